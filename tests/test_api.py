@@ -100,6 +100,11 @@ def test_settings_are_nested_dotted_or_other_projects_names(tmp_path: Path) -> N
     assert found.settings["env"]["static_obstacles"] == 7
     assert found.settings["ppo"]["lr"] == 1e-3
     assert found.settings["policy"]["hidden"] == [16]
+    plain = {name: value for name, value in SMALL.items() if name != "env"}
+    short = fledge.train(
+        folder=tmp_path / "short", num_envs=4, ranks=1, progress=False, **{**plain, "total_frames": 32}
+    )
+    assert short.settings["env"]["num_envs"] == 4
 
 
 @pytest.mark.parametrize(
@@ -197,6 +202,7 @@ except fledge.FledgeError as error:
 task.reference = "gym:CartPole-v1"
 again = fledge.train("gym:CartPole-v1", folder="one", ranks=1, total_frames=64, **small)
 assert torch.get_num_threads() == before
+assert sys.excepthook is sys.__excepthook__
 assert not torch.distributed.is_initialized()
 print("done", len(run.metrics), len(again.metrics), run.settings["ranks"])
 """
@@ -272,6 +278,11 @@ def test_several_policies_fly_in_the_env_of_the_first(run: fledge.Run, capfd: py
     assert set(table["env"]) == {"edges 5/2"}
     assert {"success", "success_low", "success_high", "episodes", "mean_return"} <= set(table.columns)
     assert type(result.plot()).__name__ == "Figure"
+    assert result.plot("control_effort").axes[0].get_xlabel().startswith("control_effort")
+    with pytest.raises(ConfigError, match="'nonsense' is not a figure of every policy"):
+        result.plot("nonsense")
+    assert "fledge-nav" in str(result)
+    assert max(map(len, str(result).splitlines())) <= 100
     assert json.loads(json.dumps(result.to_dict()))["rows"][1]["policy"] == "fledge-nav"
     assert "4 episodes each, seed 7: edges 5/2" in result._repr_html_()
     assert result.results[0].episodes == 4
@@ -344,6 +355,7 @@ def test_a_two_player_task_gives_a_cross_table() -> None:
         ({"policies": "straight", "movers": 3}, "movers"),
         ({"policies": "straight", "env": "nowhere"}, "no env preset 'nowhere'"),
         ({"policies": "straight", "episodes": 0}, "needs at least 1"),
+        ({"policies": "straight", "episodes": "64"}, "must be a whole number"),
     ],
 )
 def test_wrong_evaluations_are_refused(given: dict[str, Any], message: str) -> None:

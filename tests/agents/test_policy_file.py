@@ -110,12 +110,12 @@ def test_a_past_self_is_found_by_its_number_in_runs_of_any_age(tmp_path: Path, w
 def test_a_past_self_whose_file_is_gone_is_told(tmp_path: Path) -> None:
     make_league(tmp_path / "run", written=True)
     past_self_file(tmp_path / "run", 1).unlink()
-    with pytest.raises(ConfigError, match=r"self_1\.fledge, but that file is gone"):
+    with pytest.raises(ConfigError, match=r"self_1\.fledge, but that does not exist"):
         read_policy(tmp_path / "run#1")
 
 
 def test_weights_that_are_no_numbers_are_refused() -> None:
     layer = torch.nn.Linear(2, 1)
     spoiled = {name: value * float("nan") for name, value in layer.state_dict().items()}
-    with pytest.raises(FormatError, match=r"weights in p\.fledge are spoiled: weight has"):
+    with pytest.raises(FormatError, match=r"weights in p\.fledge contain NaN \(in weight\)"):
         load_weights(layer, spoiled, "p.fledge")  # type: ignore[arg-type]

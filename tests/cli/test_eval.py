@@ -115,7 +115,7 @@ def test_an_exported_policy_is_not_flown(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"anything")
     done = call("eval", str(tmp_path / name))
     assert done.exit_code == 2
-    assert "is an exported policy, which cannot be flown here: give the run or a .fledge file." in done.output
+    assert "is an exported policy, which cannot be loaded here: give the run or a .fledge file." in done.output
 
 
 def test_movers_lists_numbers_of_moving_obstacles() -> None:

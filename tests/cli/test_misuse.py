@@ -45,8 +45,8 @@ def test_misuse_gets_one_sentence(words: list[str], sentence: str) -> None:
 
 
 BROKEN = {
-    "odd": ({"model": 3, "policy": [1], "task": 7}, "its entry 'model' has a wrong type"),
-    "hollow": ({"model": {}, "policy": {}, "task": "navigation"}, "its entry 'model' has a wrong type"),
+    "odd": ({"model": 3, "policy": [1], "task": 7}, "its entry 'model' is empty or has a wrong type"),
+    "hollow": ({"model": {}, "policy": {}, "task": "navigation"}, "its entry 'model' is empty or has a wrong type"),
     "misfit": (
         {
             "model": {"a": torch.ones(2)},

@@ -39,7 +39,7 @@ def test_the_transform_works_on_our_rollouts_too() -> None:
     assert packed.shape == (T, N)
     assert_same(transform.inv(packed[:, 3:9]), rollout[:, 3:9])
     assert ("obs", "lidar") in rollout.keys(include_nested=True)  # what was given stays
-    with pytest.raises((InputError, FormatError), match="choose envs, not steps"):
+    with pytest.raises((InputError, FormatError), match="select whole envs, not steps"):
         transform.inv(packed[:5])
     collector.shutdown()
 
@@ -76,7 +76,7 @@ def test_the_transform_refuses_what_it_cannot_compress_and_leaves_other_entries_
     batch = next(iter(torchrl_collector()))
     with pytest.raises(ConfigError, match="nope"):
         CompressTransform(keys=["nope"])(batch)
-    with pytest.raises(InputError, match="nothing to compress"):
+    with pytest.raises(InputError, match="rollout is empty"):
         CompressTransform()(batch[:, :0])
     batch["my_packed"] = torch.arange(float(N * T)).reshape(N, T)
     transform = CompressTransform()

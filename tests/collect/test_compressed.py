@@ -165,7 +165,7 @@ def test_misuse_is_refused_with_a_sentence() -> None:
         CompressedDataCollector(sync(split_trajs=True))
     with pytest.raises(ConfigError, match="sonar"):
         CompressedDataCollector(sync(), keys=["sonar"]).rollout()
-    with pytest.raises(ConfigError, match="wraps a collector itself"):
+    with pytest.raises(ConfigError, match="wraps another collector"):
         PipelinedDataCollector(CompressedDataCollector(sync()))
     with pytest.raises(InputError, match="batch has size"):
         CompressedDataCollector([TensorDict({"lidar": torch.zeros(3)}, [3])]).rollout()

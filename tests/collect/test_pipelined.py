@@ -150,7 +150,7 @@ def test_with_several_ahead_a_curriculum_still_comes_before_its_batch(learner: L
         for _ in range(3):
             collector.rollout(lambda: seen.append(base._frames))
         collector.wait()
-        with pytest.raises(ConfigError, match="prefetch_count=3 with `prepare`"):
+        with pytest.raises(ConfigError, match="prefetch_count=3 and `prepare`"):
             collector.state_dict()
     assert seen == [k * N * T for k in range(6)]
 
@@ -314,7 +314,7 @@ def test_any_iterable_is_drawn_ahead_to_its_end() -> None:
 def test_misuse_is_refused_with_a_sentence(learner: Learner) -> None:
     with pytest.raises(ConfigError, match="prefetch_count is 0"):
         PipelinedDataCollector(learner.sync, prefetch_count=0)
-    with pytest.raises(ConfigError, match="wraps a collector itself"):
+    with pytest.raises(ConfigError, match="wraps another collector"):
         PipelinedDataCollector(learner.collector)
 
 

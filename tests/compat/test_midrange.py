@@ -222,7 +222,7 @@ def test_every_pilot_that_needs_no_graph_and_a_new_network_act_on_what_is_observ
         assert all(value.shape == (4,) for value in action.values())
         assert action["fire"].dtype == torch.bool
         env.step({f"p2_{part}": value for part, value in action.items()})
-    with pytest.raises(ConfigError, match="crank reads spacetime, which this env does not observe"):
+    with pytest.raises(ConfigError, match="crank needs the observations spacetime, which this env lacks"):
         fledge.create_agent("rule_based", "cpu", 4).act(obs["p1"])
     with pytest.raises(ConfigError, match="'ace' is not a known agent"):
         fledge.create_agent("ace")
@@ -259,9 +259,9 @@ def test_bad_actions_get_a_sentence() -> None:
     env = make(2)
     with pytest.raises(InputError, match="actions has p1_ruder, but only p1_rudder"):
         env.step({"p1_ruder": 0.0})
-    with pytest.raises(InputError, match=r"A rudder is shape \(3,\), but must be a number, or a tensor \(2,\)"):
+    with pytest.raises(InputError, match=r"rudder is shape \(3,\), but must be a number or a tensor \(2,\)"):
         env.step({"p1_rudder": torch.zeros(3)})
-    with pytest.raises(InputError, match="is not finite"):
+    with pytest.raises(InputError, match="but must be finite"):
         env.step({"p2_throttle": float("nan")})
     with pytest.raises(InputError, match=r"env_mask is torch\.float32"):
         env.reset(torch.ones(2))

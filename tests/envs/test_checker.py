@@ -309,14 +309,14 @@ class MovesBeforeRefusing(Walk):
 
 
 FAULTS: list[tuple[type[Walk], str]] = [
-    (AliasesFresh, "written again by a later call"),
-    (RewritesOld, "written again by a later call"),
-    (ReturnsOthers, "given buffers as out, but returned others"),
+    (AliasesFresh, "changed by a later call"),
+    (RewritesOld, "changed by a later call"),
+    (ReturnsOthers, "did not return the buffers"),
     (SharesMemory, "share their memory"),
-    (LeavesZeros, "depends on what the buffers passed as out held"),
+    (LeavesZeros, "depends on the previous content of the buffers"),
     (WritesAction, "wrote into the action"),
     (IgnoresMask, "mask that is false everywhere changed"),
-    (MaskDoesNothing, "left the envs inside the mask"),
+    (MaskDoesNothing, "did not begin new episodes inside the mask"),
     (MaskLeaks, "outside the mask"),
     (NonDeterministic, "differ"),
     (IgnoresSeed, "the seed has no effect"),
@@ -324,7 +324,7 @@ FAULTS: list[tuple[type[Walk], str]] = [
     (FinalIsPrevious, "observation before the last step"),
     (BothFlags, "both true"),
     (NeverTruncates, "No episode was truncated"),
-    (UnevenClock, "a time limit truncates all at the same length"),
+    (UnevenClock, "must truncate all episodes at the same length"),
     (MiscountsLength, "episode_length"),
     (MiscountsReturn, "episode_return"),
     (NamelessOutcome, "does not name"),
@@ -373,7 +373,7 @@ def test_a_make_env_that_ignores_what_it_is_asked_for_is_named() -> None:
 
 def test_check_errors_are_fledge_errors_and_too_small_a_check_is_refused() -> None:
     assert issubclass(EnvCheckError, FledgeError)
-    with pytest.raises(InputError, match="at least 2 and 4"):
+    with pytest.raises(InputError, match="at least 2 envs and 4 steps"):
         check_tensor_env(Walk, num_envs=1)
 
 

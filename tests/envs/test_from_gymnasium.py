@@ -298,17 +298,17 @@ def test_misuse_gets_a_sentence() -> None:
     with pytest.raises(ConfigError, match=r"takes an action of Text"):
         toy("text")
     env = FromGymnasium("CartPole-v1", 2)
-    with pytest.raises(InputError, match=r"step\(\) came before reset\(\)"):
+    with pytest.raises(InputError, match=r"step\(\) was called before reset\(\)"):
         env.step(torch.zeros(2, dtype=torch.int64))
     with pytest.raises(InputError, match="first reset must begin an episode in every env"):
         env.reset(torch.tensor([True, False]))
     env.reset()
-    with pytest.raises(InputError, match=r"outside \[0, 2\)"):
+    with pytest.raises(InputError, match=r"outside of the allowed 0 to 1"):
         env.step(torch.tensor([0, 2]))
-    with pytest.raises(InputError, match=r"out has no obs.obs"):
+    with pytest.raises(InputError, match=r"out must have obs.obs"):
         env.step(torch.zeros(2, dtype=torch.int64), out=toy().make_buffers())
-    with pytest.raises(InputError, match="saved by an env with seed 0; this one has 1"):
+    with pytest.raises(InputError, match="saved by an env with seed=0, but this env has seed=1"):
         FromGymnasium("CartPole-v1", 2, seed=1).load_state_dict(env.state_dict())
-    with pytest.raises(InputError, match="has 2 envs, this env has 3"):
+    with pytest.raises(InputError, match="needs num_envs=2, but this env has 3"):
         FromGymnasium("CartPole-v1", 3).load_state_dict(env.state_dict())
     env.close()

@@ -181,7 +181,7 @@ def test_the_single_env_refuses_steps_after_an_end_and_what_it_does_not_know() -
         pass
     with pytest.raises(InputError, match=r"The episode is over: call reset\(\)"):
         env.step(np.zeros(3, np.float32))
-    with pytest.raises(InputError, match="options has where, but none is known"):
+    with pytest.raises(InputError, match="options has where, but no option is allowed"):
         env.reset(options={"where": 1})
     env.reset()
     with pytest.raises(InputError, match=r"has shape \(1, 2\), but must have \(1, 3\)"):

@@ -13,7 +13,7 @@ from fledge.envs.placement import EnvPlacement
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"device": "gpu"}, "device='gpu' is not known: give cpu, cuda or cuda:N"),
+        ({"device": "gpu"}, "device='gpu' is not known: choose cpu, cuda or cuda:N"),
         ({"seed": -1}, "seed=-1 must be a whole number of at least 0"),
         ({"seed": 0.5}, "seed=0.5 must be a whole number"),
         ({"num_threads": 0}, "num_threads=0 must be a whole number of at least 1"),

@@ -124,7 +124,7 @@ def test_the_world_below_is_what_a_reward_is_given() -> None:
     [
         (
             lambda env, action, out: out["reward"].sum(),
-            r"returned shape \(\), but must return one number per env, \(4,\)",
+            r"returned shape \(\), but must return a tensor of shape \(4,\)",
         ),
         (lambda env, action, out: 1.0, "returned float"),
         (lambda env, action, out: out["reward"] / 0.0, "must be finite"),
@@ -142,7 +142,7 @@ def test_rewards_are_found_by_file_and_by_module(tmp_path: Path) -> None:
     assert find_reward(f"{tmp_path / 'mine.py'}:pay").__name__ == "pay"  # type: ignore[attr-defined]
     assert isinstance(find_reward("tests.envs.test_reward_wrapper:Streak"), object)
     for wrong, sentence in {
-        f"{tmp_path / 'mine.py'}:RATE": "a reward is called",
+        f"{tmp_path / 'mine.py'}:RATE": "must be callable as reward",
         f"{tmp_path / 'mine.py'}:nothing": r"There is no .*mine.py:nothing",
         f"{tmp_path / 'gone.py'}:pay": "There is no file",
         "no.such.module:pay": "There is no no.such.module:pay",

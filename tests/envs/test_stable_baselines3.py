@@ -140,7 +140,7 @@ def test_what_it_cannot_do_it_says() -> None:
     assert env.get_attr("decision_s") == [env.env.decision_s] * N
     with pytest.raises(InputError, match="all envs are one object"):
         env.set_attr("cfg", None)
-    with pytest.raises(InputError, match="cannot be called in single envs"):
+    with pytest.raises(InputError, match="cannot be called on single envs"):
         env.env_method("reset")
     with pytest.raises(
         InputError, match=r'needs an env with one observation, but this env has state, .*"MultiInputPolicy"'

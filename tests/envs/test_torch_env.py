@@ -189,7 +189,7 @@ def test_a_state_from_before_the_first_reset_can_be_loaded() -> None:
     fresh = env.state_dict()
     first = env.reset()
     env.load_state_dict(fresh)
-    with pytest.raises(InputError, match=r"step\(\) came before reset\(\)"):
+    with pytest.raises(InputError, match=r"step\(\) was called before reset\(\)"):
         env.step(actions(0))
     assert torch.equal(env.reset()["obs"]["place"], first["obs"]["place"])
 
@@ -198,11 +198,11 @@ def test_states_of_other_envs_are_refused() -> None:
     env = make()
     env.reset()
     state = env.state_dict()
-    with pytest.raises(InputError, match="saved by an env with seed 0; this one has 1"):
+    with pytest.raises(InputError, match="saved by an env with seed=0, but this env has seed=1"):
         make(seed=1).load_state_dict(state)
-    with pytest.raises(InputError, match="env_offset 0; this one has 8"):
+    with pytest.raises(InputError, match="env_offset=0, but this env has env_offset=8"):
         make(env_offset=8).load_state_dict(state)
-    with pytest.raises(InputError, match="has 8 envs, this env has 2"):
+    with pytest.raises(InputError, match="is of 8 envs, but this env has 2"):
         make(num_envs=2).load_state_dict(state)
     with pytest.raises(InputError, match="not a state of a Drift: it has no state, counters"):
         env.load_state_dict({"seed": 0, "env_offset": 0, "begun": True})
@@ -210,16 +210,16 @@ def test_states_of_other_envs_are_refused() -> None:
 
 def test_misuse_gets_a_sentence() -> None:
     env = make()
-    with pytest.raises(InputError, match=r"step\(\) came before reset\(\)"):
+    with pytest.raises(InputError, match=r"step\(\) was called before reset\(\)"):
         env.step(actions(0))
     with pytest.raises(InputError, match="first reset must begin an episode in every env"):
         env.reset(torch.arange(8) < 3)
     env.reset()
-    with pytest.raises(InputError, match=r"dt is 0\.5, but a decision of this env lasts 1\.0 s"):
+    with pytest.raises(InputError, match=r"dt is 0\.5 s, but a decision of this env always lasts 1\.0 s"):
         env.step(actions(0), dt=0.5)
     with pytest.raises(InputError, match=r"has shape \(7, 1\), but must have \(8, 1\)"):
         env.step(actions(0)[:7])
-    with pytest.raises(InputError, match=r"out has no obs.place .*make_buffers"):
+    with pytest.raises(InputError, match=r"out must have obs.place .*make_buffers"):
         env.step(actions(0), out=make(num_envs=4).make_buffers())
 
 
@@ -235,7 +235,7 @@ def test_a_world_that_returns_wrong_shapes_is_told_so() -> None:
 
     wide = Wide(DriftConfig())
     wide.reset()
-    with pytest.raises(InputError, match=r"advance returned reward of shape \(8, 1\), not \(8,\)"):
+    with pytest.raises(InputError, match=r"advance returned reward of shape \(8, 1\), but must return \(8,\)"):
         wide.step(actions(0))
     with pytest.raises(InputError, match=r"observe returned shape \(8,\) for place, .* says \(8, 1\)"):
         Blind(DriftConfig()).reset()

@@ -33,7 +33,7 @@ def test_any_history_gives_exactly_the_stored_frames(
         for number, length in enumerate(lengths):
             episode = make_episode(number + 1, length, ends[number])
             if length > max_size:
-                with pytest.raises(InputError, match="does not fit"):
+                with pytest.raises(InputError, match="is longer than"):
                     buffer.add(episode)
             else:
                 buffer.add(episode)
@@ -103,7 +103,7 @@ def test_a_next_that_is_not_the_next_frame_is_refused() -> None:
     whole = make_episode(1, 12)
     episode = {**whole, **{k: whole[k][:-1] for k in OBS}, **{f"next_{k}": whole[k][1:].clone() for k in OBS}}
     episode["next_state"][3, 0] += 1
-    with DictReplayBuffer(50, KEYS) as buffer, pytest.raises(InputError, match="does not repeat"):
+    with DictReplayBuffer(50, KEYS) as buffer, pytest.raises(InputError, match="must equal"):
         buffer.add(episode)
 
 
@@ -158,7 +158,7 @@ def test_mistakes_get_one_clear_sentence() -> None:
         ({"other": torch.zeros(5)}, "does not store"),
         ({"state": good["state"][:, :2]}, "shape"),
         ({"state": good["state"].double()}, "stores torch.float32"),
-        ({"action": good["action"][:3]}, "differ in their number of frames"),
+        ({"action": good["action"][:3]}, "different numbers of frames"),
         ({"state": good["state"][:-1]}, "final_state"),
         ({"terminated": torch.ones(5, dtype=torch.bool)}, "before the last"),
     ):

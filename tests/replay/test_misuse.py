@@ -181,7 +181,7 @@ def test_indices_that_are_not_kept() -> None:
         buffer.add({"x": np.arange(2)})
     assert buffer.get(torch.tensor(3))["index"].tolist() == [3]
     for index in ([1], [6], []):
-        with pytest.raises(InputError, match="2 to 5 are kept"):
+        with pytest.raises(InputError, match="keeps only 2 to 5"):
             buffer.get(index)
     with pytest.raises(InputError, match="whole number"):
         buffer.get([2.9])  # type: ignore[list-item]
@@ -190,7 +190,7 @@ def test_indices_that_are_not_kept() -> None:
 def test_priorities_that_make_no_sense() -> None:
     buffer = DictReplayBuffer(100, ["x"], prioritized=True)
     buffer.add({"x": np.arange(3)})
-    with pytest.raises(InputError, match="signs"):
+    with pytest.raises(InputError, match="absolute values"):
         buffer.update_priorities(np.arange(3), np.array([-5.0, 1, 1]))
     with pytest.raises(InputError, match="whole number"):
         buffer.update_priorities([1.0], [1.0])  # type: ignore[list-item]
@@ -203,7 +203,7 @@ def test_a_count_that_lies_allocates_nothing() -> None:
     buffer.add_rollout({"x": np.zeros((3, 2)), "done": np.zeros((3, 2), bool)})
     state = buffer.state_dict()
     state["open"]["count"] = np.array([2**40, 1])
-    with pytest.raises(FormatError, match="wrong 'x'"):
+    with pytest.raises(FormatError, match="wrong shape or dtype of 'x'"):
         buffer.load_state_dict(state)
     long = DictReplayBuffer(2, ["x"])
     with pytest.raises(InputError, match="open episode of 3"):
@@ -230,5 +230,5 @@ def test_figures_wait_for_who_is_at_work() -> None:
 
 
 def test_pinned_memory_is_for_a_cuda_device() -> None:
-    with pytest.raises(ConfigError, match="pin_memory=True is for a CUDA device"):
+    with pytest.raises(ConfigError, match="pin_memory=True needs a CUDA device"):
         DictReplayBuffer(10, ["obs"], device="cpu", pin_memory=True)

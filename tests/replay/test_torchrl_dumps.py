@@ -76,7 +76,7 @@ def test_what_cannot_be_loaded_is_told_and_changes_nothing(tmp_path: Path) -> No
     storage = CompressedStorage(50)
     storage.set(range(30), rows(30))
     storage.dumps(tmp_path)
-    with pytest.raises(InputError, match="change max_size"):
+    with pytest.raises(InputError, match="make it with max_size"):
         CompressedStorage(90).loads(tmp_path)
     with pytest.raises(StorageError, match="no checkpoint at"):
         storage.loads(tmp_path / "nothing")

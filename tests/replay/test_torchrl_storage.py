@@ -152,7 +152,7 @@ def test_mistakes_get_one_clear_sentence() -> None:
         storage.set(1, rows(1)[0].set("action", torch.zeros(2)))
     with pytest.raises(IndexError, match="never written"):
         storage.get(7)
-    with pytest.raises(IndexError, match="outside"):
+    with pytest.raises(IndexError, match="must lie in"):
         storage.get(20)
 
 

@@ -284,7 +284,7 @@ def test_a_rollout_too_long_for_the_buffer_is_refused_whole() -> None:
     """The steps before the one that did not fit were taken, and came again when the rollout was."""
     buffer = DictReplayBuffer(3, ["x"])
     rollout = {"x": np.arange(10.0).reshape(5, 2), "done": np.zeros((5, 2), bool)}
-    with pytest.raises(InputError, match="open episode has 3"):
+    with pytest.raises(InputError, match="max_size of 3"):
         buffer.add_rollout(rollout)
     assert buffer.flush() == 0
     part = {key: value[:3, :1].astype(np.float32 if key == "x" else bool) for key, value in rollout.items()}

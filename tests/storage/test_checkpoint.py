@@ -176,7 +176,7 @@ def test_a_delta_without_its_base_says_so(tmp_path: Path) -> None:
     delta = save_checkpoint({"model": model.state_dict()}, tmp_path / "1", base=first)
     content = first.read_bytes()
     first.unlink()
-    with pytest.raises(FormatError, match=r"needs its base '0\.fledge' beside it"):
+    with pytest.raises(FormatError, match=r"needs its base '0\.fledge' in the same folder"):
         load_checkpoint(delta)
     save_checkpoint({"model": model.state_dict()}, tmp_path / "0")
     with pytest.raises(FormatError, match="the base was replaced"):

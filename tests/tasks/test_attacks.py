@@ -152,7 +152,7 @@ def test_another_world_under_the_same_name_is_told_by_its_specs(tmp_path: Path) 
     old, run = write_world(tmp_path / "a" / "world.py"), str(tmp_path / "run")
     assert call("train", old, *TINY, "--folder", run).exit_code == 0
     other = write_world(tmp_path / "b" / "world.py", width=3)
-    refused("trained in another env", "eval", run, "--task", other, "--episodes", "2")
+    refused("use the env that it was trained in", "eval", run, "--task", other, "--episodes", "2")
     refused("the weights do not fit", "train", other, "--resume", run, "total_frames=64")
 
 

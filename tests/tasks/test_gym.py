@@ -62,7 +62,7 @@ def test_options_reach_the_env_and_nonsense_is_refused() -> None:
     env = task.make_env(task.config(num_envs=1, options="{g: 3.5}"))
     assert env.envs[0].unwrapped.g == 3.5
     env.close()
-    with pytest.raises(ConfigError, match=r"does not fit: write {name: value}"):
+    with pytest.raises(ConfigError, match=r"is not a mapping: write {name: value}"):
         read_options("3")
     with pytest.raises(ConfigError, match="gym:Pendulum-v1 cannot be made"):
         task.make_env(task.config(options="{nonsense: 1}"))

@@ -30,7 +30,7 @@ def test_an_object_or_a_class_in_a_module_is_a_task() -> None:
 @pytest.mark.parametrize(
     ("reference", "sentence"),
     [
-        ("chess", r"There is no task 'chess'. There are .*navigation.*"),
+        ("chess", r"There is no task 'chess'. Choose one of .*navigation.*"),
         ("missing.py", r"There is no file .*missing\.py"),
         ("json:dumps", r"json:dumps is a function, but must be a fledge Task"),
         ("json:nothing", r"There is no json:nothing"),
@@ -51,7 +51,7 @@ def specs_of(reference: str) -> object:
 def test_a_file_without_a_task_and_one_that_fails_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.py").write_text("x = 1\n")
     (tmp_path / "broken.py").write_text("1 / 0\n")
-    with pytest.raises(ConfigError, match="defines 0 tasks, but must have one"):
+    with pytest.raises(ConfigError, match="defines 0 tasks, but must define one"):
         find_task(str(tmp_path / "empty.py"))
     with pytest.raises(ConfigError, match="ZeroDivisionError"):
         find_task(str(tmp_path / "broken.py"))

@@ -15,7 +15,7 @@ from fledge.tasks.navigation.networks.navrl import NavRLPolicy, load_navrl_check
 from fledge.tasks.policy_loader import load_policy
 from fledge.tasks.registry import find_task
 from fledge.training.config import make_config
-from fledge.training.init_from import take_network
+from fledge.training.init_from import other_env, take_network
 from fledge.training.loop import start_run
 from fledge.training.ranks import Ranks
 from fledge.training.run import TrainingState
@@ -125,3 +125,11 @@ def test_a_checkpoint_of_other_tensors_is_refused(tmp_path: Path) -> None:
         done = CliRunner().invoke(main, ["train", f"init_from={tmp_path / name}", "--folder", str(tmp_path / "run")])
         assert done.exit_code == 1
         assert "is not NavRL's policy: it has no entry" in done.output
+
+
+def test_an_env_that_the_weights_do_not_know_is_told_with_the_preset_that_has_it(checkpoint: Path) -> None:
+    task = find_task("navigation")
+    told = other_env(task, make_config(task, "fast", [*SMALL, f"init_from={checkpoint}"]))
+    assert "was trained with env.decimation=1 (this run: 5)" in told
+    assert told.endswith("use --preset navrl.")
+    assert other_env(task, make_config(task, "navrl", [*SMALL, f"init_from={checkpoint}"])) == ""

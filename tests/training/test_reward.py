@@ -160,7 +160,7 @@ def test_a_relative_file_is_remembered_from_any_folder(
     [
         ("reward=gone.py:pay", "There is no file"),
         ("reward=pay", "is not a reference"),
-        ("reward=json:__doc__", "is called"),
+        ("reward=json:__doc__", "must be callable"),
     ],
 )
 def test_what_is_no_reward_is_refused_before_anything_starts(word: str, sentence: str, tmp_path: Path) -> None:

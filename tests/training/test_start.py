@@ -198,7 +198,7 @@ def test_a_reward_with_too_few_arguments_is_named_before_anything_starts(tmp_pat
     code.write_text("def short(env, action):\n    return 0\n")
     done = start(f"reward={code}:short", "--folder", str(tmp_path / "r"))
     assert done.exit_code == 2
-    assert f"{code}:short takes (env, action), but a reward is called with three" in done.output
+    assert f"{code}:short takes the arguments (env, action), but must take three" in done.output
     assert not (tmp_path / "r").exists()
 
 

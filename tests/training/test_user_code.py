@@ -144,7 +144,7 @@ def fly(task: Task, **options: Any) -> Any:
 
 def test_an_env_with_fewer_rows_than_asked_for_is_not_counted_as_if_it_had_all() -> None:
     hover: Any = find_task(HOVER)
-    with pytest.raises(ConfigError, match=re.escape("returned 2 envs, but cfg.num_envs is 4")):
+    with pytest.raises(ConfigError, match=re.escape("must return cfg.num_envs = 4 envs, but returned 2")):
         fly(Fewer("x", hover.config, hover.env))
 
 
@@ -179,7 +179,7 @@ def test_positions_without_a_height_are_drawn_from_above() -> None:
 
 def test_log_scalar_refuses_what_is_not_a_number() -> None:
     env = find_task(HOVER).make_env(find_task(HOVER).config(num_envs=2))
-    with pytest.raises(InputError, match="takes a tensor or a number"):
+    with pytest.raises(InputError, match="needs a tensor or number"):
         env.log_scalar("x", "fast")  # type: ignore[arg-type]
 
 

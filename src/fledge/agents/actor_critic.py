@@ -1,6 +1,6 @@
 """Actor-critics for PPO: an input encoding without parameters, a network, an action head, a normalised value.
 
-encode(obs)   [B, F] float32: what the network reads; computed once per decision and kept in the rollout
+encode(obs)   [B, F] float32, the network's input; computed once per decision and kept in the rollout
 forward(x)    (action parameters, normalised value [B])
 
 Values are learned in units of a running mean and scale of returns, with PopArt's correction of the layer that predicts them.
@@ -58,7 +58,7 @@ class ValueNorm(nn.Module):
 
     @torch.no_grad()
     def update_preserving(self, mean: Tensor, square: Tensor, layer: nn.Linear) -> None:
-        """Update, and change `layer` so that its denormalised output stays the same (PopArt, van Hasselt et al. 2016)."""
+        """Update the averages and keep the denormalised output of `layer` the same (PopArt, van Hasselt et al. 2016)."""
         old_mean, old_std = self.mean_std()
         self.update(mean, square)
         new_mean, new_std = self.mean_std()
@@ -67,7 +67,7 @@ class ValueNorm(nn.Module):
 
 
 class ActorCritic(BaseAgent):
-    """Base of actor-critics; a subclass adds `head`, `critic`, `inputs`, `encode` and `forward`."""
+    """Base class of actor-critics; a subclass adds `head`, `critic`, `inputs`, `encode` and `forward`."""
 
     head: Head
     critic: nn.Linear
@@ -88,7 +88,7 @@ class ActorCritic(BaseAgent):
         return self.value_norm.denormalize(self(x)[1])
 
     def learn_inputs(self, x: Tensor, average: Callable[[Tensor], Tensor]) -> None:
-        """Update input statistics from [B, F] after an update; `average` is over ranks. By default there are none."""
+        """Update the input statistics from inputs [B, F]; `average` averages over ranks. By default there are none."""
 
     @torch.no_grad()
     def act(self, obs: Obs, deterministic: bool = True) -> Action:

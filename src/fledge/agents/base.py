@@ -26,9 +26,9 @@ class BaseAgent(nn.Module):
     """Base class of agents.
 
     Args:
-        num_envs: Number of envs that it acts for at once; an agent without memory acts for any number. A device is accepted
-            here too: `BaseAgent("cpu")`.
-        device: Device of an agent without parameters; with parameters, theirs counts.
+        num_envs: Number of envs that the agent acts for at once; an agent without memory acts for any number. A device is
+            accepted here too: `BaseAgent("cpu")`.
+        device: Device of an agent without parameters; an agent with parameters is on their device.
     """
 
     observes: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class BaseAgent(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Device of the parameters; without parameters, the device that it was moved to."""
+        """Device of the parameters; without parameters, the device that the agent was moved to."""
         return next((p.device for p in self.parameters()), self._place.device)
 
     @device.setter
@@ -62,13 +62,13 @@ class BaseAgent(nn.Module):
         raise NotImplementedError
 
     def reset(self, env_mask: Tensor | None = None) -> None:
-        """Begin new episodes, everywhere or where the mask [num_envs] is true. Agents without memory do nothing."""
+        """Begin new episodes in all envs, or only where the mask [num_envs] is true. Agents without memory do nothing."""
 
     def bind(self, env: Any) -> None:
         """Read the settings of an env (a TensorEnv) before its first observation. By default nothing is read."""
 
     def episode_state(self) -> dict[str, Any]:
-        """Return a copy of its memory of the current episodes and of its random streams: plain values and tensors."""
+        """Return a copy of the agent's memory of the current episodes and of its random streams: plain values and tensors."""
         return {}
 
     def load_episode_state(self, state: Mapping[str, Any]) -> None:
@@ -83,11 +83,11 @@ class BaseAgent(nn.Module):
         return other
 
     def figures(self) -> dict[str, float]:
-        """Return statistics by name, such as times of planning, since the last call."""
+        """Return statistics by name since the last call, such as planning times."""
         return {}
 
     def get_name(self) -> str:
-        """Return the name that tables show."""
+        """Return the agent's name in tables."""
         return type(self).__name__
 
     # ---- export to other programs ---------------------------------------------------------------------------------
@@ -100,18 +100,18 @@ class BaseAgent(nn.Module):
         raise NotImplementedError
 
     def exported(self) -> nn.Module:
-        """Return a module that maps the tensors of `observes`, in order, to a tuple of `outputs`."""
+        """Return a module that maps the observations in `observes`, in that order, to a tuple of the tensors in `outputs`."""
         if type(self).respond is BaseAgent.respond:
             raise ConfigError(f"{self.get_name()} has no weights to export: choose a trained policy.")
         return Exported(self)
 
     def example_inputs(self, batch: int, seed: int = 0) -> dict[str, Tensor]:
-        """Return realistic observations, for tracing and checking an exported file."""
+        """Return realistic observations [batch, ...], for tracing and checking an exported file."""
         raise NotImplementedError
 
 
 class Exported(nn.Module):
-    """Default of `BaseAgent.exported`: passes its inputs, by name, to `respond` of an agent."""
+    """Default module of `BaseAgent.exported`: passes its inputs, by name, to the agent's `respond`."""
 
     def __init__(self, agent: Any) -> None:
         super().__init__()

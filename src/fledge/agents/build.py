@@ -1,4 +1,4 @@
-"""Build the networks that fit any env from their descriptions.
+"""Describe and build the general networks, which fit any env.
 
 A policy file has the description beside the weights. A task describes its own networks (`Task.policy`); the general ones are
 
@@ -30,7 +30,7 @@ def describe(
     normalize: bool = True,
     beta: bool = False,
 ) -> dict[str, Any]:
-    """Return the description of the general network for an algorithm."""
+    """Return the description of the general network that an algorithm uses."""
     found = {"kind": KINDS[algo], "hidden": list(hidden)}
     specs = {"observation": describe_spec(observation), "action": describe_spec(action)}
     return found | specs | ({"normalize": normalize, "beta": beta} if algo == "ppo" else {})
@@ -40,14 +40,14 @@ def build_from_description(description: Mapping[str, Any]) -> LearnedPolicy:
     """Return a new policy with random weights.
 
     Raises:
-        ConfigError: The network does not support such actions.
+        ConfigError: The network does not support the described action.
         FormatError: The description is malformed.
     """
     try:
         kind, hidden = str(description["kind"]), [int(h) for h in description["hidden"]]
         observation, action = spec_from(description["observation"]), spec_from(description["action"])
         if isinstance(observation, TensorSpec):
-            raise TypeError("an observation is a dict")
+            raise TypeError("the observation must be a dict of specs")
     except (KeyError, TypeError, ValueError) as error:
         raise FormatError(f"The policy has a malformed description, {description!r}: the file is damaged.") from error
     if kind not in NETWORKS:

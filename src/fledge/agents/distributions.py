@@ -10,7 +10,7 @@
 | floating point                      | GaussianHead    | before clipping to [-1, 1]           |
 | floating point, bounded             | BetaHead        | in [0, 1]                            |
 | num_values                          | CategoricalHead | index of the value, as a float       |
-| a dict of such                      | MixedHead       | those of its entries, side by side   |
+| a dict of such specs                | MixedHead       | raw actions of all entries, joined   |
 
 If the spec of a discrete action names a `mask`, only allowed values are sampled. Masks are the last `masks` columns of the
 network's input, so that the rollout contains them; `head(x, mask)` gets them, [B, masks].
@@ -65,7 +65,7 @@ class Head(nn.Module):
         raise NotImplementedError
 
     def limit_spread(self, log_std_max: float) -> None:
-        """Set the upper limit of the log standard deviation; heads without one ignore it."""
+        """Set the upper limit of the log standard deviation; heads without a standard deviation ignore it."""
 
 
 def count_of(spec: TensorSpec) -> int:
@@ -74,7 +74,7 @@ def count_of(spec: TensorSpec) -> int:
 
 
 class Scale:
-    """Converts between a learner's actions in [-1, 1] and the env's [low, high]; unbounded actions stay unchanged."""
+    """Converts between a learner's actions in [-1, 1] and the env's in [low, high]; unbounded actions stay unchanged."""
 
     def __init__(self, spec: TensorSpec) -> None:
         self.shape, self.bounded = spec.shape, spec.bounded
@@ -92,7 +92,7 @@ class Scale:
 
 
 class GaussianHead(Head):
-    """Normal distribution, clipped to [-1, 1] for the env; its deviation depends on the state and has an upper limit.
+    """Normal distribution, clipped to [-1, 1] for the env; its standard deviation depends on the state and is limited.
 
     `first_mean` is the initial mean of the first value of an action.
     """
@@ -175,7 +175,7 @@ class BetaHead(Head):
 
 
 class CategoricalHead(Head):
-    """Independent choices, one for each value of the action, among `num_values` each."""
+    """Independent categorical distributions over `num_values`, one for each value of the action."""
 
     def __init__(self, inputs: int, spec: TensorSpec) -> None:
         super().__init__()
@@ -185,7 +185,7 @@ class CategoricalHead(Head):
         self.layer = linear(inputs, self.width * self.values, gain=0.01)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Params:
-        """Return log-probabilities [B, width, values]."""
+        """Return the log-probability of every value, [B, width, num_values]."""
         logits = self.layer(x)
         if self.masks and mask is not None:
             logits = logits.masked_fill(mask < 0.5, FORBIDDEN)
@@ -208,7 +208,7 @@ class CategoricalHead(Head):
 
 
 class MixedHead(Head):
-    """A dict of actions, with one head for each entry; entries are independent given the state."""
+    """Head for a dict of actions: one head per entry; entries are independent given the state."""
 
     def __init__(self, inputs: int, specs: Mapping[str, TensorSpec], beta: bool = False) -> None:
         super().__init__()

@@ -31,9 +31,10 @@ TOLERANCE = 1e-5
 
 
 def export_agent(agent: BaseAgent, path: Path, contract: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Write an agent to `path` (.onnx or .ts), with its task's contract, and return the largest difference from the agent.
+    """Write an agent to `path` (.onnx or .ts), with its task's contract, and return facts about the file.
 
-    If the file does not reproduce the agent to 1e-5, remove it and raise FledgeError.
+    The facts include the largest difference between the actions of the file and of the agent. If that is above 1e-5,
+    remove the file and raise FledgeError.
     """
     if path.suffix not in (".onnx", ".ts"):
         ending = path.suffix or "nothing"
@@ -72,15 +73,17 @@ def contract_of(agent: BaseAgent, contract: Mapping[str, Any]) -> dict[str, Any]
 
 
 def write_golden(agent: BaseAgent, file: Path, observed: Mapping[str, Tensor], path: Path) -> int:
-    """Write observations and the agent's actions for them to an .npz, as a test for programs that run the exported file.
+    """Write observations and the agent's actions for them to an .npz, so that programs that run `file` can test themselves.
 
     Arrays have the names of the file's inputs and outputs, with one row per case. Returns the number of cases. If the
-    exported file gives other actions, raise FledgeError and write nothing.
+    exported file gives different actions, raise FledgeError and write nothing.
     """
     inputs = {name: observed[name].cpu() for name in agent.observes}
     expected, error = compare(agent.exported().eval(), file, inputs, agent.outputs)
     if not error <= TOLERANCE:
-        raise FledgeError(f"{file} and the policy give different actions for the same observations.")
+        raise FledgeError(
+            f"{file} and the policy give different actions for the same observations: export the policy again."
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays = {name: tensor.numpy() for name, tensor in inputs.items()} | dict(zip(agent.outputs, expected, strict=True))
     np.savez_compressed(path, **arrays)
@@ -107,7 +110,7 @@ def write_onnx(module: nn.Module, inputs: dict[str, Tensor], outputs: Sequence[s
 
 
 def parity(agent: BaseAgent, module: nn.Module, path: Path) -> float:
-    """Return the largest difference between a written file and the agent over batches of 1, 7 and 512."""
+    """Return the largest difference between outputs of a written file and of the agent, for batches of 1, 7 and 512."""
     batches = [agent.example_inputs(batch, seed=batch) for batch in (1, 7, 512)]
     cases = [{name: every[name] for name in agent.observes} for every in batches]
     return max(compare(module, path, inputs, agent.outputs)[1] for inputs in cases)

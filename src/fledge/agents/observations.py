@@ -2,7 +2,7 @@
 
     [ every observation, flattened, in the spec's order | masks of the action, in its spec's order ]
 
-Discrete observations become one-hot. Masks come last, where `distributions` looks for them.
+Discrete observations become one-hot. Masks come last, where `distributions` expects them.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ CLIP = 10.0  # deviations at which normalised observations are clipped
 
 
 class Flattener:
-    """Converts a dict of observations to the vector above.
+    """Converts a dict of observations to one vector per env: all observations flattened, then the action masks.
 
     Attributes:
-        keys: Observations read, in order.
+        keys: Names of the observations in the vector, in order.
         inputs: Width of the vector.
-        masks: How many of its last columns are masks.
+        masks: Number of mask columns, which are the last ones.
     """
 
     def __init__(self, observation: Mapping[str, TensorSpec], action: ActionSpec) -> None:
         last = [spec.mask for spec in parts_of(action).values() if spec.mask is not None]
         if missing := [name for name in last if name not in observation]:
-            raise ConfigError(f"The action's mask is {missing[0]!r}, but the env observes {', '.join(observation)}.")
+            raise ConfigError(
+                f"The action's mask {missing[0]!r} is not an observation: add it to {', '.join(observation)}."
+            )
         self.keys = tuple([name for name in observation if name not in last] + last)
         self.specs = {name: observation[name] for name in self.keys}
         kinds = {
@@ -44,7 +46,7 @@ class Flattener:
         self.inputs, self.masks = sum(widths.values()), sum(widths[name] for name in last)
 
     def __call__(self, obs: Obs) -> Tensor:
-        """Return [B, inputs] float32."""
+        """Return the vectors of a batch of observations, [B, inputs] float32."""
         return torch.cat([self._column(name, obs[name]) for name in self.keys], dim=-1)
 
     def _column(self, name: str, value: Tensor) -> Tensor:
@@ -54,11 +56,11 @@ class Flattener:
         return (value.flatten(1) if value.dim() > 1 else value.unsqueeze(1)).float()  # any batch size, also when traced
 
     def split(self, x: Tensor) -> Tensor | None:
-        """Return the masks in encoded observations; None without masks."""
+        """Return the mask columns of encoded observations, or None if there are no masks."""
         return x[..., -self.masks :] if self.masks else None
 
     def examples(self, batch: int, seed: int) -> dict[str, Tensor]:
-        """Return random observations that fit the specs; all values of masked actions are allowed."""
+        """Return random observations that fit the specs; their action masks allow every action."""
         g = torch.Generator().manual_seed(seed)
         out = {}
         for name, spec in self.specs.items():

@@ -3,10 +3,11 @@
     model     the weights
     policy    the description of the network, which the task builds
     task      reference of the task: its name, `gym:ID`, or code, which runs only if the user names it
-    world     {"env": settings by dotted key, "decision_s": seconds per decision}: the env that it was trained in
+    world     {"env": settings by dotted key, "decision_s": seconds per decision}: the env that the policy was trained in
 
-Checkpoints of a run have these entries too; older ones have the run's `config` instead of `world`. RUN#3 is the third past
-self of a league's run, the file RUN/selves/self_3.fledge; older runs have their past selves in the checkpoints.
+Checkpoints of a run have these entries too; older ones have the run's `config` instead of `world`. A run with a
+league also keeps past selves, which are earlier versions of its policy: RUN#3 means the third, the file
+RUN/selves/self_3.fledge. Older runs have their past selves in the checkpoints.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ STORED = ("model?", "policy?", "task?", "world?", "config?")  # paths in a check
 
 
 def past_self_file(run: Path, number: int | str) -> Path:
-    """Return the file of a run's past self, numbered from 1."""
+    """Return the file of a past self (earlier version of the policy) of a run; they are numbered from 1."""
     return run / "selves" / f"self_{number}.fledge"
 
 
 def is_past_self(path: Path) -> bool:
-    """Return whether a path is like RUN#3: a run's folder, # and a number, and no file has that name."""
+    """Return whether a path names a past self, such as RUN#3: it does not exist, but the folder before the # does."""
     name = path.name.rpartition("#")[0]
     return bool(name) and not path.exists() and path.with_name(name).is_dir()
 
 
 def read_past_self(path: Path) -> dict[str, Any]:
-    """Return the entries above of a past self, RUN#3."""
+    """Return the policy entries (`ENTRIES`) of a past self such as RUN#3."""
     name, _, number = path.name.rpartition("#")
     run = path.with_name(name)
     entries, history = read_policy(run), CheckpointHistory(run / "checkpoints")
@@ -45,16 +46,18 @@ def read_past_self(path: Path) -> dict[str, Any]:
     pilots = league.get("pilots", len(league.get("names", ())) - len(selves))
     count = len(league.get("names", ())) - pilots
     if not number.isdecimal() or not 1 <= int(number) <= count:
-        raise ConfigError(f"{run} has {count} past selves, but {path} names number {number or 'nothing'}: choose one.")
+        raise ConfigError(
+            f"{run} has {count} past selves, but {path} names {number or 'no number'}: choose 1 to {count}."
+        )
     if (written := past_self_file(run, int(number))).exists():
         return read_policy(written)
     if (weights := selves.get(str(pilots + int(number) - 1))) is None:
-        raise ConfigError(f"{path} was written to {written}, but that file is gone.")
+        raise ConfigError(f"{path} should be in the file {written}, but that does not exist: choose another past self.")
     return {**entries, "model": weights}
 
 
 def read_policy(path: Path) -> dict[str, Any]:
-    """Return the entries above from a run's folder (its newest checkpoint), a past self of it, or a file."""
+    """Return the policy entries (`ENTRIES`) of a run's newest checkpoint (a folder), of a past self (RUN#3), or of a file."""
     if is_past_self(path):
         return read_past_self(path)
     if path.is_dir():
@@ -70,13 +73,13 @@ def read_policy(path: Path) -> dict[str, Any]:
 
 
 def policy_entries(state: Any, name: str) -> dict[str, Any]:
-    """Return the entries above of a loaded state; raise FormatError if it holds no policy."""
+    """Return the policy entries (`ENTRIES`) of a loaded state; raise FormatError if it holds no policy."""
     if not isinstance(state, Mapping) or not {"model", "policy", "task"} <= set(state):
         raise FormatError(f"{name} holds no policy: it lacks an entry 'model', 'policy' or 'task'.")
     kinds = {"model": Mapping, "policy": Mapping, "task": str, "world": Mapping}
     found = {key: state[key] for key in ENTRIES if key in state}
     if wrong := [key for key, value in found.items() if not isinstance(value, kinds[key]) or not value]:
-        raise FormatError(f"{name} holds no policy: its entry {wrong[0]!r} has a wrong type.")
+        raise FormatError(f"{name} holds no policy: its entry {wrong[0]!r} is empty or has a wrong type.")
     if "world" not in found and isinstance(state.get("config"), Mapping):
         settings = {k.removeprefix("env."): v for k, v in state["config"].items() if k.startswith("env.")}
         found["world"] = {"env": settings, "decision_s": None}
@@ -89,10 +92,10 @@ def write_policy(entries: Mapping[str, Any], path: Path) -> None:
 
 
 def load_weights(policy: LearnedPolicy, model: Mapping[str, Any], name: str) -> LearnedPolicy:
-    """Load weights into a policy; raise FormatError if they do not fit."""
+    """Load weights into a policy; raise FormatError if they do not match its network or contain NaN."""
     own = policy.state_dict()
-    wrong = [f"it has no {key}" for key in own if key not in model]
-    wrong += [f"nothing takes its {key}" for key in model if key not in own]
+    wrong = [f"the file has no {key}" for key in own if key not in model]
+    wrong += [f"the network has no {key}" for key in model if key not in own]
     wrong += [
         f"{key} is {tuple(model[key].shape)}, but must be {tuple(value.shape)}"
         for key, value in own.items()
@@ -100,8 +103,8 @@ def load_weights(policy: LearnedPolicy, model: Mapping[str, Any], name: str) -> 
     ]
     if wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        raise FormatError(f"The weights in {name} do not fit its network: {wrong[0]}{more}.")
+        raise FormatError(f"The weights in {name} do not match its network: {wrong[0]}{more}.")
     if spoiled := [key for key in own if own[key].is_floating_point() and bool(model[key].isnan().any())]:
-        raise FormatError(f"The weights in {name} are spoiled: {spoiled[0]} has NaN. Use an earlier checkpoint.")
+        raise FormatError(f"The weights in {name} contain NaN (in {spoiled[0]}): use an earlier checkpoint.")
     policy.load_state_dict(model)
     return policy

@@ -16,7 +16,7 @@ from fledge.core.specs import ActionSpec, TensorSpec
 
 
 class QNetwork(BaseAgent):
-    """Base: `forward` maps a batch of observations to values [B, num_actions]."""
+    """Base class of Q-networks; `forward` maps a batch of observations to values [B, num_actions]."""
 
     num_actions: int
     outputs = ("value",)
@@ -44,7 +44,7 @@ class MLPQNetwork(QNetwork):
     def __init__(self, observation: Mapping[str, TensorSpec], action: ActionSpec, hidden: Sequence[int]) -> None:
         super().__init__()
         if not isinstance(action, TensorSpec) or action.num_values is None or action.shape:
-            raise ConfigError("DQN needs one discrete action: use algo=ppo, which takes any.")
+            raise ConfigError("DQN needs one discrete action: use algo=ppo, which supports any action.")
         self.flattener = Flattener(observation, action)
         self.observes, self.num_actions = self.flattener.keys, action.num_values
         self.reads, self.acts = self.flattener.specs, action

@@ -60,7 +60,7 @@ class SquashedActor(BaseAgent):
         return mean, low + 0.5 * (high - low) * (torch.tanh(spread) + 1.0)
 
     def sample(self, x: Tensor, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return actions in [-1, 1] for standard normal noise [B, A] (new by default), and their log-probabilities [B]."""
+        """Return actions in [-1, 1] for standard normal noise [B, A] (sampled if None), and their log-probabilities [B]."""
         noise = torch.randn(len(x), self.actions, device=x.device) if noise is None else noise
         mean, log_std = self(x)
         raw = mean + log_std.exp() * noise
@@ -100,7 +100,7 @@ class MLPActor(SquashedActor):
 
 
 class TwinCritic(nn.Module):
-    """Two independent estimates of the return of an action."""
+    """Two independent estimates of the return of an action (Q-values)."""
 
     def __init__(self, inputs: int, actions: int, hidden: Sequence[int]) -> None:
         super().__init__()

@@ -39,7 +39,8 @@ def convert(source: Path, target: Path, episode: int | None, task: str | None, a
         written = f"{done['drawn']}" if "drawn" in done else f"episode {done['episode']}"
         written += f" of {done['episodes']}"
         written += " episodes" if "drawn" in done else f": {harmless(done['outcome'])}, {done['seconds']:.1f} s"
-        return click.echo(json.dumps(done) if as_json else f"{target}: {written}, {done['bytes']:,} bytes.")
+        where = ", those on the most used map" if 1 < done.get("drawn", 0) < done["episodes"] else ""
+        return click.echo(json.dumps(done) if as_json else f"{target}: {written}{where}, {done['bytes']:,} bytes.")
     if episode is not None or task is not None:
         raise ConfigError(f"{source} is not a recording, so --episode and --task do not apply: leave them out.")
     sizes = convert_checkpoint(source, target)

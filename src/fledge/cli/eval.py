@@ -65,8 +65,8 @@ def eval(
     """Evaluate policies on episodes that they were not trained on.
 
     POLICY is a run's folder, a policy file, a shipped policy's name, or a scripted policy: straight, gap, orca, planner.
-    A single policy flies in the env that it was trained in, unless you change settings. Several policies are compared on
-    the same episodes, in the env of the first one that was trained; each keeps its own sensors and decision rate.
+    A single policy flies in the env that it was trained in, without its easier training episodes. Several policies are
+    compared on the same episodes, in the env of the first one that was trained; each keeps its own sensors and decision rate.
     """
     policies, overrides = split_overrides(arguments)
     if help_config:

@@ -1,4 +1,4 @@
-"""Collectors: rollouts of a policy in an env; synchronous, pipelined, in halves, or compressed.
+"""Collectors of rollouts of a policy in an env: synchronous, in the background, over two alternating envs, or compressed.
 
 Names resolve on first use: importing this package loads neither torch nor Warp nor TorchRL.
 """

@@ -35,7 +35,7 @@ class Collector(ABC):
     Attributes:
         simulate_s: Seconds that the env took in the last rollout.
         env_log: What the env logged in the last rollout (`TensorEnv.log_scalar`): sum and count by name.
-        frames_per_batch: Decisions per rollout, 0 if unknown.
+        frames_per_batch: Decisions per rollout over all envs, 0 if unknown.
     """
 
     simulate_s: float = 0.0
@@ -58,7 +58,7 @@ class Collector(ABC):
         return iter(self)
 
     def collect(self) -> Any:
-        """Return the next batch of the iteration: unlike `rollout`, copied, split and post-processed as configured."""
+        """Return the next batch of the iteration: unlike that of `rollout`, copied, split and post-processed as configured."""
         batch = next(iter(self), None)
         if batch is None:
             raise InputError("collect() was called after the last batch: raise total_frames.")
@@ -70,7 +70,7 @@ class Collector(ABC):
 
     @property
     def latest(self) -> Any:
-        """The batch returned last, not copied."""
+        """Batch that was returned last, not copied."""
         if self._latest is None:
             raise InputError("There is no batch yet: call rollout() first.")
         return self._latest

@@ -1,4 +1,4 @@
-"""CompressTransform: a TorchRL transform that compresses entries of rollouts or steps into bytes that index by env.
+"""CompressTransform: a TorchRL transform that compresses entries of rollouts or steps, so that envs can still be selected.
 
     collector = Collector(env, policy, ..., postproc=CompressTransform(keys=["pixels"]))
     for batch in collector:                          "pixels" [N, T, 3, 32, 32] is now "pixels_packed" [N, T, W] uint8
@@ -47,7 +47,7 @@ class CompressTransform(Transform):
 
     Args:
         compression_level: 0 (store), 1-2 LZ4 (fastest), 3-5 Zstd, 6-9 pcodec too.
-        keys: Entries to compress, nested ones as tuples; by default those of `default_keys`.
+        keys: Entries to compress, nested entries as tuples; by default those that `default_keys` returns.
     """
 
     invertible = True
@@ -62,12 +62,12 @@ class CompressTransform(Transform):
         return large_keys(data)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Return a copy of the rollout with entries replaced by their compressed bytes."""
+        """Return a copy of the rollout in which the chosen entries are replaced by their compressed bytes."""
         time_dim, missing = _axes(tensordict)
         keys = self.default_keys(tensordict) if self.chosen is None else list(self.chosen)
         check_present(keys, tensordict)
         if 0 in tensordict.batch_size:
-            raise InputError(f"The rollout's batch size is {[*tensordict.batch_size]}: there is nothing to compress.")
+            raise InputError(f"The rollout is empty (batch size {[*tensordict.batch_size]}): pass at least one step.")
         out = tensordict.exclude(*keys)
         for key in keys:
             tensor = _with(tensordict.get(key), missing)
@@ -98,7 +98,7 @@ class CompressTransform(Transform):
 
 
 def _axes(data: TensorDictBase) -> tuple[int, tuple[int, ...]]:
-    """Return the time axis, and the axes of [T, N] that the batch lacks (none of a rollout, time of a single step)."""
+    """Return the time axis, and which axes of [T, N] the batch lacks (a rollout lacks none, a single step lacks time)."""
     if len(data.batch_size) > 1:
         return time_axis(data), ()
     names = [*data.names] if data._has_names() else []
@@ -136,22 +136,22 @@ def _from_bytes(data: Tensor, time_dim: int) -> Tensor:
     if any(run[1:3] != (dtype, sizes) for run in runs):
         raise FormatError("The envs of a compressed entry differ in dtype or shape: the bytes are damaged.")
     if sizes[0] != steps:
-        raise InputError(f"The bytes hold {sizes[0]} steps, but the batch has {steps}: choose envs, not steps.")
+        raise InputError(f"The bytes hold {sizes[0]} steps, but the batch has {steps}: select whole envs, not steps.")
     blocks = [(codec, block) for codec, _, _, block in runs]
     shape = (num_envs, steps, *sizes[1:]) if time_dim else (steps, num_envs, *sizes[1:])
     return PackedTensor(shape, dtype, data.device, time_dim, 1, blocks).unpack()
 
 
 def _read_run(run: bytes) -> tuple[str, torch.dtype, tuple[int, ...], bytes]:
-    """Return codec, dtype, sizes and block of one env."""
+    """Return codec, dtype, sizes (T first) and compressed block from the bytes of one env."""
     try:
         length, codec, dtype, count = _HEAD.unpack_from(run)
         sizes = struct.unpack_from(f"<{count}I", run, _HEAD.size)
         first = _HEAD.size + 4 * count
         if not sizes or first + length > len(run):
-            raise FormatError("The bytes of a compressed entry are cut off: choose envs, not steps.")
+            raise FormatError("The bytes of a compressed entry are cut off: select whole envs, not steps.")
         if math.prod(sizes) * _DTYPES[dtype].itemsize > codecs.MAX_EXPANSION * length:
-            raise FormatError(f"The bytes of a compressed entry claim sizes {sizes}, more than they can hold.")
+            raise FormatError(f"The bytes of a compressed entry are damaged: they are too few for the sizes {sizes}.")
         return codecs.CODEC_NAMES[codec], _DTYPES[dtype], sizes, run[first : first + length]
     except (struct.error, IndexError) as error:
-        raise FormatError("These are not the bytes of a compressed entry.") from error
+        raise FormatError("The bytes are not those of a compressed entry, or are damaged.") from error

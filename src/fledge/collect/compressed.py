@@ -74,15 +74,15 @@ class CompressedBatch:
 
         Args:
             envs: Slice, list of env numbers, or mask.
-            keys: Compressed entries to decode; all by default. The others are left out of the result.
-            transitions: Slice or list of numbers, as in `reshape(-1)` of the batch, or a mask over it; the result has one
-                batch dimension. Blocks hold whole envs, so few transitions of many envs cost as much as all of them.
+            keys: Compressed entries to decode; all by default. Other compressed entries are left out of the result.
+            transitions: Slice or list of numbers that index `reshape(-1)` of the batch, or a mask over the batch; the result
+                has one batch dimension. Blocks hold whole envs, so few transitions of many envs cost as much as all of them.
         """
         if envs is not None and transitions is not None:
-            raise InputError("decode() takes envs or transitions, not both.")
+            raise InputError("decode() got both envs and transitions: pass one of them.")
         chosen_keys = list(self.packed) if keys is None else list(keys)
         if missing := [key for key in chosen_keys if key not in self.packed]:
-            raise InputError(f"{missing} are not compressed; the compressed entries are {list(self.packed)}.")
+            raise InputError(f"keys has {missing}, which are not compressed: choose from {list(self.packed)}.")
         if transitions is not None:
             return self._decode_transitions(transitions, chosen_keys)
         # a TensorDict does not read a list as one index
@@ -116,12 +116,12 @@ class CompressedBatch:
 
     @property
     def nbytes(self) -> int:
-        """Compressed size of the compressed entries."""
+        """Size of the compressed entries, bytes."""
         return sum(entry.nbytes for entry in self._entries())
 
     @property
     def raw_nbytes(self) -> int:
-        """Size of the same entries as tensors."""
+        """Size of the compressed entries before compression, bytes."""
         return sum(entry.raw_nbytes for entry in self._entries())
 
     def _entries(self) -> Iterable[PackedTensor]:
@@ -146,7 +146,7 @@ class CompressedDataCollector(Collector):
     Args:
         base_collector: A collector of fledge or TorchRL, or any iterable of TensorDicts. This collector owns it from now on.
         compression_level: 0 (store), 1-2 LZ4 (fastest), 3-5 Zstd, 6-9 pcodec too; every level is lossless.
-        keys: Entries to compress, nested ones as tuples; by default those of `large_keys`.
+        keys: Entries to compress, nested entries as tuples; by default those that `large_keys` returns.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class CompressedDataCollector(Collector):
     ) -> None:
         codecs.candidates(compression_level, 0)
         if isinstance(base_collector, CompressedDataCollector):
-            raise ConfigError("base_collector already is a CompressedDataCollector: pass the collector inside it.")
+            raise ConfigError("base_collector is already a CompressedDataCollector: pass the collector that it wraps.")
         inner = getattr(base_collector, "base_collector", base_collector)  # of a pipelined collector
         if isinstance(inner, SyncDataCollector) and inner.split_trajs:
             raise ConfigError("base_collector has split_trajs=True, which removes the env axis: use split_trajs=False.")
@@ -170,7 +170,7 @@ class CompressedDataCollector(Collector):
         self._batches: Iterator[TensorDictBase] | None = None
 
     def rollout(self, prepare: Prepare | None = None) -> CompressedBatch:
-        """Collect one batch and compress it; `prepare` needs a collector of fledge."""
+        """Collect one batch and compress it; `prepare` is allowed only if the base collector is one of fledge's."""
         base = self.base_collector
         if self._own:
             return self._compress(base.rollout(prepare), copies=True)  # the base updates it in place
@@ -204,7 +204,7 @@ class CompressedDataCollector(Collector):
         return getattr(self.base_collector, "_frames", self._counted)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the base collector's state; compression has none."""
+        """Return the base collector's state; compression adds none."""
         return dict(self.base_collector.state_dict())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -33,7 +33,7 @@ class Slot:
 
 
 class EnvSlice:
-    """One env and its columns of the rollout. `simulate_s` sums the seconds of its steps."""
+    """One env and its columns of the rollout; `simulate_s` is the time spent in its steps, s."""
 
     def __init__(self, env: TensorEnv, first: int) -> None:
         self.env, self.columns = env, slice(first, first + env.num_envs)
@@ -43,7 +43,7 @@ class EnvSlice:
         self.simulate_s = 0.0
 
     def slots(self, rollout: TensorDict) -> list[Slot]:
-        """Return this env's part of every row of a rollout; `final_obs` is kept per row if the rollout has that entry."""
+        """Return this env's part of every row of a rollout; each row keeps its `final_obs` if the rollout has that entry."""
         own = {k: v[:, self.columns] for k, v in rollout.items()}
         obs, final, steps = own["obs"], own.get("final_obs"), len(rollout)
         slots = []
@@ -56,7 +56,7 @@ class EnvSlice:
         return slots
 
     def begin(self, slot: Slot) -> None:
-        """Reset the env if it has not begun, and copy its current observation into the first row of a rollout."""
+        """Reset the env before the first rollout, and copy its current observation into the first row of a rollout."""
         if not self.begun:
             self.env.reset(out=TensorDict({"obs": self.spare}, [self.env.num_envs]))
             self.begun = True

@@ -25,7 +25,7 @@ class ExperienceCollector(Collector):
 
     Args:
         env: A batched env.
-        explore: Function from observations to actions.
+        explore: Function that returns actions for observations.
         steps: Decisions per env and rollout.
     """
 

@@ -1,10 +1,10 @@
-"""Exploration type of collectors: sample actions or take the mean, overridden in a `with` block; and their random numbers.
+"""Whether collectors sample actions or take the mean (exploration type), and the generator that they sample from.
 
     with set_exploration_type(ExplorationType.MEAN):
         rollout = collector.rollout()
 
-TorchRL's own `set_exploration_type` works too; inside both, fledge's decides. A pipelined batch uses the type that was active
-where the batch was started.
+The `with` block overrides the collector's setting. TorchRL's own `set_exploration_type` works too; inside both, fledge's
+decides. A batch of a pipelined collector uses the type that was set when the batch was started.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RANDOM_FUNCTIONS: frozenset[Callable[..., Any]] = frozenset(
 
 
 class ExplorationType(enum.StrEnum):
-    """How actions are chosen; members compare equal to their string."""
+    """How actions are chosen; members equal their strings ("random", "deterministic")."""
 
     RANDOM = "random"
     MEAN = "deterministic"
@@ -46,7 +46,7 @@ def read_exploration_type(value: Any) -> ExplorationType:
     """Convert a string or TorchRL's enum member to an ExplorationType; raise ConfigError for other values."""
     name = value.name if isinstance(value, enum.Enum) else str(value).upper()
     if name not in ExplorationType.__members__:
-        raise ConfigError(f"exploration_type is {value!r}, but must be 'random' or 'deterministic' (MEAN).")
+        raise ConfigError(f"exploration_type is {value!r}, but must be 'random' or 'deterministic' (or 'mean').")
     return ExplorationType[name]
 
 
@@ -66,30 +66,30 @@ class set_exploration_type:
 
 
 def caller_context() -> Context:
-    """Return a copy of the caller's context, in which the exploration type is that of the caller, for another thread."""
+    """Return a copy of the caller's context that gives another thread the caller's exploration type."""
     context = copy_context()
     context.run(_override.set, _override.get() or _torchrl_type())
     return context
 
 
 def is_deterministic(own: bool) -> bool:
-    """Return whether to take the mean: as set by `set_exploration_type`, or by TorchRL's, or else `own`."""
+    """Return whether to take the mean: as fledge's or TorchRL's `set_exploration_type` says, or `own` outside of both."""
     override = _override.get() or _torchrl_type()
     return own if override is None else override is ExplorationType.MEAN
 
 
 def _torchrl_type() -> ExplorationType | None:
-    """Return the type set by TorchRL's `set_exploration_type`, which tensordict keeps; None outside such a block."""
+    """Return the type set by TorchRL's `set_exploration_type`, or None outside such a block."""
     module = sys.modules.get("tensordict.nn.probabilistic")  # not imported: then there is no such block
     chosen = None if module is None else module.interaction_type()
     return None if chosen is None or chosen.name not in ExplorationType.__members__ else ExplorationType[chosen.name]
 
 
 class RngScope(TorchFunctionMode):
-    """Context in which this thread draws from `generator`, except in calls that pass their own generator.
+    """Context in which this thread draws random numbers from `generator`, except in calls that pass a generator.
 
     torch's global generator is shared by all threads: if two of them draw from it, the numbers depend on timing. The scope
-    leaves it alone. It covers functions that are called from Python and accept a generator (torch.distributions,
+    does not use it. It covers functions that are called from Python and accept a generator (torch.distributions,
     `randn_like`, `normal_`, ...), so not dropout.
     """
 

@@ -1,4 +1,4 @@
-"""HalvesDataCollector: two envs take turns, so that one steps while the policy acts for the other. Exactly on-policy.
+"""HalvesDataCollector: two envs take turns, so that one steps while the policy acts for the other. Rollouts are on-policy.
 
     caller's thread     act A0   act B0   act A1   act B1   ...
     stepping thread              step A0  step B0  step A1  ...
@@ -28,10 +28,11 @@ from fledge.envs.base import TensorEnv
 class HalvesDataCollector(SyncDataCollector):
     """A SyncDataCollector over two envs that overlaps simulation and inference.
 
-    Both run at the same time, so `simulate_s` and the time of inference add up to more than the time of a rollout.
+    Simulation and inference run at the same time, so their times (`simulate_s` for simulation) add up to more than the
+    time of a rollout.
 
     Args:
-        envs: The two halves: two envs with the same specs, best of the same size.
+        envs: The two halves: two envs with the same specs, preferably of the same size.
         policy: Actor and critic.
         frames_per_batch: Decisions per rollout over both halves.
         args, options: Further arguments of `SyncDataCollector`.
@@ -42,7 +43,7 @@ class HalvesDataCollector(SyncDataCollector):
     ) -> None:
         if isinstance(envs, TensorEnv) or len(envs) != 2:
             given = "one env" if isinstance(envs, TensorEnv) else f"{len(envs)} envs"
-            raise ConfigError(f"envs is {given}, but must be two envs, each with half of the rows.")
+            raise ConfigError(f"envs is {given}, but must be two envs, each with half of the parallel envs.")
         super().__init__(envs, policy, frames_per_batch, *args, **options)
         self._closed = False
         self._stepping: dict[int, Future[None]] = {}  # by the first column of the env

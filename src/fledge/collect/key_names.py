@@ -6,7 +6,7 @@
     log_prob, value                 sample_log_prob, state_value [..., 1]
     next_value                      (next, state_value) [..., 1]
     reward                          (next, agents, reward) [..., 1]
-    terminated, truncated           terminated, truncated stay; (next, terminated), (next, truncated) [..., 1]
+    terminated, truncated           terminated, truncated; also (next, terminated), (next, truncated) [..., 1]
     terminated or truncated         done and (next, done) [..., 1]
 
 The rollout stays time-major, [T, N], and its first axis gets the name "time". There is no (next, agents, observation):
@@ -22,7 +22,7 @@ KEY_NAMES = ("fledge", "navrl")
 
 
 def add_navrl_names(rollout: TensorDict) -> None:
-    """Add NavRL's key names to a rollout; all entries but `done` are views."""
+    """Add entries with NavRL's key names to a rollout; all but `done` are views of its entries."""
     batch = rollout.batch_size
     terminated, truncated = rollout["terminated"][..., None], rollout["truncated"][..., None]
     done = torch.zeros_like(terminated)
@@ -45,5 +45,5 @@ def add_navrl_names(rollout: TensorDict) -> None:
 
 
 def fill_done(rollout: TensorDict) -> None:
-    """Update `done`, the one entry that is not a view."""
+    """Recompute `done`, the only added entry that is not a view."""
     torch.logical_or(rollout["terminated"][..., None], rollout["truncated"][..., None], out=rollout["done"])

@@ -25,7 +25,7 @@ GROUP = 16  # 144 floats over 64 steps are 0.6 MB; larger blocks save little, sm
 
 @dataclass(frozen=True)
 class PackedTensor:
-    """A tensor [T, N, ...] (`time_dim` 0) or [N, T, ...] (1), compressed."""
+    """A compressed tensor: [T, N, ...] if `time_dim` is 0, [N, T, ...] if it is 1."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -36,7 +36,7 @@ class PackedTensor:
 
     @classmethod
     def pack(cls, tensor: Tensor, time_dim: int = 0, level: int = 4, group: int = GROUP) -> PackedTensor:
-        """Compress a tensor at a level of 0 (store) to 9 (densest); the codec is chosen on a sample."""
+        """Compress a tensor at a level of 0 (store) to 9 (smallest); the codec is chosen by trying a sample."""
         rows = tensor.detach().movedim(time_dim, -1)  # [N, ..., T]
         word, floats = word_size("tensor", DTYPE_NAMES[tensor.dtype]), tensor.is_floating_point()
         codec = codecs.choose(bytes_of(rows[:GROUP]), word, floats, codecs.candidates(level, tensor.nbytes))
@@ -52,21 +52,23 @@ class PackedTensor:
 
     @property
     def nbytes(self) -> int:
-        """Compressed size."""
+        """Compressed size, bytes."""
         return sum(len(block) for _, block in self.blocks)
 
     @property
     def raw_nbytes(self) -> int:
-        """Uncompressed size."""
+        """Uncompressed size, bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def unpack(self, envs: Envs | None = None) -> Tensor:
-        """Return the tensor, or the given envs of it in the given order. Decodes only their blocks, each once."""
+        """Return the tensor, or only the given envs in the given order. Decodes only the blocks of these envs, each once."""
         chosen = torch.arange(self.num_envs)
         if envs is not None:
             chosen = chosen[envs.cpu() if isinstance(envs, Tensor) else envs]
         if chosen.ndim != 1:
-            raise InputError("envs must be a slice, a list of envs or a mask; for one env pass a list.")
+            raise InputError(
+                "envs must be a slice, a list of env numbers or a mask: for one env pass a list, such as [3]."
+            )
         shape = list(self.shape)
         shape[1 - self.time_dim] = len(chosen)
         out = torch.empty(shape, dtype=self.dtype)
@@ -94,7 +96,7 @@ class PackedTensor:
         return out.to(self.device)
 
     def _decode(self, number: int) -> Tensor:
-        """Decode block `number`, [envs, ..., T]."""
+        """Return block `number` decoded, [envs, ..., T]."""
         name, block = self.blocks[number]
         count = min(self.group, self.num_envs - number * self.group)
         shape = (count, *self.shape[2:], self.shape[self.time_dim])

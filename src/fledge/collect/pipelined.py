@@ -45,7 +45,7 @@ STOPPED = "The collector was shut down while rollout() waited for a batch: make 
 
 
 class _PendingBatch:
-    """A batch that was requested: waiting, being collected, or ready."""
+    """A requested batch, which is waiting, being collected, or ready."""
 
     def __init__(self, prepare: Prepare | None = None, weights: Weights | None = None) -> None:
         self.prepare, self.weights = prepare, weights  # to apply when the batch begins; None: already applied
@@ -61,8 +61,8 @@ class PipelinedDataCollector(Collector):
         base_collector: A SyncDataCollector or HalvesDataCollector, a TorchRL collector, or any iterable of TensorDicts. The
             pipelined collector owns it from now on.
         device: Device of the returned batches; by default they stay where the base collector puts them.
-        prefetch_count: Batches to collect ahead, which is also how many iterations their weights are old. One is enough to
-            overlap; more even out batches that take different times.
+        prefetch_count: Batches to collect ahead; the weights of a batch are this many iterations old. One is enough to
+            overlap collecting and learning; more help if batches take different times.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class PipelinedDataCollector(Collector):
     ) -> None:
         if prefetch_count < 1:
             raise ConfigError(
-                f"prefetch_count is {prefetch_count}, but must be at least 1 (without it, use the base collector)."
+                f"prefetch_count is {prefetch_count}, but must be at least 1: without prefetching, use the base collector."
             )
         if hasattr(base_collector, "base_collector"):
             kind = type(base_collector).__name__
             raise ConfigError(
-                f"base_collector is a {kind}, which wraps a collector itself: make it around the pipelined collector instead."
+                f"base_collector is a {kind}, which wraps another collector: wrap the pipelined collector in it instead."
             )
         self.base_collector = base_collector
         self.device = None if device is None else torch.device(device)
@@ -96,14 +96,14 @@ class PipelinedDataCollector(Collector):
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fledge-collect")
 
     def rollout(self, prepare: Prepare | None = None) -> TensorDictBase:
-        """Return the next batch, after starting those that follow it; `prepare` is called before the next one begins."""
+        """Return the next batch and start the following ones; `prepare` is called before each batch that this call starts."""
         data = self._take(prepare)
         if data is None:
             raise InputError("rollout() was called after the base collector's last batch: iterate over the collector.")
         return data
 
     def _take(self, prepare: Prepare | None = None, until: int = -1) -> TensorDictBase | None:
-        """Wait for the oldest batch, start the following ones up to `until` decisions (-1: no limit), and return it."""
+        """Wait for the oldest batch and return it, after starting more batches, up to `until` decisions (-1: no limit)."""
         if self._closed:
             raise InputError("rollout() was called after shutdown(): make a new collector.")
         if not self._pending:
@@ -169,7 +169,7 @@ class PipelinedDataCollector(Collector):
         return self._pending[0].future.result()
 
     def wait(self) -> None:
-        """Wait until no batch is being collected; an error is raised by the `rollout` that would return the batch."""
+        """Wait until no batch is being collected; if one failed, the `rollout` that would return it raises the error."""
         for batch in self._pending:
             batch.future.exception()
 
@@ -185,7 +185,7 @@ class PipelinedDataCollector(Collector):
         source = self._resumable_source()
         if any(batch.prepare is not None for batch in list(self._pending)[1:]):
             count = f"prefetch_count={self.prefetch_count}"
-            raise ConfigError(f"{count} with `prepare` cannot be saved: use prefetch_count=1 to resume.")
+            raise ConfigError(f"The state cannot be saved with {count} and `prepare`: use prefetch_count=1.")
         state: dict[str, Any] = {"frames": self._frames, "flying": bool(self._pending)}
         if not self._pending:
             return state | {"base": source.collector.state_dict(), "policy": source.weights()}

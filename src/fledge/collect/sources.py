@@ -1,9 +1,9 @@
-"""CollectorSource: source of a pipelined collector's batches, a collector of fledge or any iterable of TensorDicts.
+"""CollectorSource: where a pipelined collector takes batches from, a collector of fledge or any iterable of TensorDicts.
 
 Contract
     `take_weights` and `state_dict` are called while no batch is being collected, `collect` on the background thread, and
-    `snapshot` at any time on the learner's. A source acts with a frozen copy of its collector's policy, which changes in
-    `take_weights` only.
+    `snapshot` on the learner's thread at any time. A source acts with a frozen copy of its collector's policy, which only
+    `take_weights` changes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Collected(NamedTuple):
 
 
 class FrozenPolicy:
-    """A copy of a module with the parameters and buffers that its source had at the last `take`."""
+    """A copy of a module that keeps the parameters and buffers which the module had at the last `take`."""
 
     def __init__(self, source: nn.Module) -> None:
         self.source = source
@@ -57,7 +57,7 @@ def _tensors(module: nn.Module) -> Weights:
 
 
 class CollectorSource(ABC):
-    """The collector inside a pipelined collector."""
+    """Base class of the sources of a pipelined collector: it collects batches with a frozen policy."""
 
     collector: Any
     total_frames: int = -1  # -1: unknown, the source ends by itself
@@ -66,7 +66,7 @@ class CollectorSource(ABC):
     batches: Iterator[TensorDictBase] | None = None
 
     def take_weights(self, weights: Weights | None = None) -> None:
-        """Act with the learner's current weights from now on, or with those of a snapshot."""
+        """Act from now on with the learner's current weights, or with `weights` if given."""
         if self.frozen is not None:
             self.frozen.take(weights)
 

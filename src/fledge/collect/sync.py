@@ -96,7 +96,7 @@ class SyncDataCollector(Collector):
                 raise ConfigError("The envs of a collector must be different objects with the same specs and device.")
 
     def _allocate(self) -> tuple[TensorDict, list[list[Slot]]]:
-        """Return a zeroed rollout, and its slots by env and time."""
+        """Return a zeroed rollout, and views of its rows for each env (`slots[env][time]`)."""
         t, n, device = self.steps, self.num_envs, self.env.device
 
         def zeros(x: Tensor) -> Tensor:
@@ -162,7 +162,7 @@ class SyncDataCollector(Collector):
             fill_next_value(rows[-1], self.policy.value(self.policy.encode(env_slice.spare)))
 
     def _act(self, slot: Slot, mean: Tensor, std: Tensor) -> None:
-        """Compute a row's action and value; `mean` and `std` convert the network's values to reward units."""
+        """Compute the policy's entries of a row; `mean` and `std` convert the network's values to reward units."""
         row, head = slot.row, self.policy.head
         row["input"].copy_(self.policy.encode(slot.obs))
         params, value = self.policy(row["input"])
@@ -207,7 +207,7 @@ class SyncDataCollector(Collector):
         parts = {k: state[k] if isinstance(state[k], list) else [state[k]] for k in ("env", "obs")}
         if len(parts["env"]) != len(self._env_slices):
             saved, own = len(parts["env"]), len(self._env_slices)
-            raise ConfigError(f"The state is of a collector over {saved} envs, but this collector has {own}.")
+            raise ConfigError(f"The state needs a collector over {saved} envs, but this collector has {own}.")
         for env_slice, env, obs in zip(self._env_slices, parts["env"], parts["obs"], strict=True):
             env_slice.load_state_dict(env, obs)
             env_slice.begun = bool(state["begun"])

@@ -43,7 +43,7 @@ class AsyncCheckpointSaver(storage.AsyncCheckpointSaver):
         >>> saver.shutdown()
 
     Args:
-        max_queue_size: Checkpoints in memory that are not on disk yet; a further `save_async` waits.
+        max_queue_size: Largest number of checkpoints that wait in memory to be written; a further `save_async` waits.
         verbose: Print a line for each durable checkpoint, and the statistics at the end.
         compression_level: LZ4 level, 0 to 16.
         options: More arguments of `fledge.AsyncCheckpointSaver`.
@@ -64,7 +64,7 @@ class AsyncCheckpointSaver(storage.AsyncCheckpointSaver):
         metadata: dict[str, Any] | None = None,
         **options: Any,
     ) -> CheckpointHandle:
-        """Save a state in the background as `path` + ".lz4", or as `path` with compress=False; return a handle at once.
+        """Save a state in the background as `path` + ".lz4" (as `path` if compress=False), and return a handle at once.
 
         Args:
             metadata: Stored in the file as `checkpoint["metadata"]`.
@@ -81,7 +81,7 @@ class AsyncCheckpointSaver(storage.AsyncCheckpointSaver):
         self.save_async(checkpoint, path, compress, metadata).wait()
 
     def get_stats(self) -> dict[str, Any]:
-        """Return the statistics of `fledge.AsyncCheckpointSaver`, and the add-on's names for them."""
+        """Return the statistics of `fledge.AsyncCheckpointSaver`, also under the names that the add-on uses."""
         stats = super().get_stats()
         ratio = 1.0 if stats["compression_ratio"] is None else stats["compression_ratio"]
         stats |= {"total_saved": stats["saves"], "save_count": stats["saves"], "compression_ratio": ratio}
@@ -111,10 +111,10 @@ def load_checkpoint(
     keys: Sequence[str] | None = None,
     mmap: bool = False,
 ) -> Any:
-    """Load and verify the checkpoint saved under a name; see `fledge.storage.load_checkpoint`.
+    """Load and verify a checkpoint; `path` is the path given to `save_async`. See `fledge.storage.load_checkpoint`.
 
     The checkpoint of a run also has `model_state_dict` and `env_frames`: the same objects as `model` and `frames`. `keys`
-    may contain them too. A CUDA device falls back to the CPU if there is none.
+    may contain these names too. If there is no CUDA device, `device="cuda"` loads to the CPU.
     """
     device = usable_device(device)
     if keys is None:

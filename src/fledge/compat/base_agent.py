@@ -1,4 +1,4 @@
-"""The module `base_agent` of midrangeRL: agents for TensorEnv's observations, the placeholder, and Fledge's own by name.
+"""The module `base_agent` of midrangeRL: agents for TensorEnv, namely the placeholder and Fledge's agents by name.
 
 agent = create_agent("crank", device="cpu", num_envs=32)
 agent.act(obs["p2"])                          {"rudder", "throttle", "fire"}, each [num_envs]
@@ -24,10 +24,10 @@ from fledge.tasks.policy_loader import load_policy
 
 
 class BaseAgent(base.BaseAgent):
-    """Chooses actions for one side of `num_envs` duels. Subclasses implement `act` and, with a memory, `reset`.
+    """Chooses actions for one side of `num_envs` duels. Subclasses implement `act`, and `reset` if they have a memory.
 
     Args:
-        device: Where it acts; the CPU, with a printed sentence, instead of a CUDA device that is not there.
+        device: Device of the agent; if a CUDA device does not exist, the CPU is used and a warning printed.
     """
 
     def __init__(self, device: str | torch.device = "auto", num_envs: int = 1) -> None:
@@ -48,10 +48,10 @@ class PlaceholderAgent(BaseAgent):
 
 
 class AgentAdapter(BaseAgent):
-    """One of Fledge's agents for TensorEnv: reads Fledge's part of its observations, and acts by its names.
+    """Adapts one of Fledge's agents to TensorEnv: it reads TensorEnv's observations, and returns rudder, throttle and fire.
 
     Args:
-        agent: A pilot or a learned policy.
+        agent: A scripted policy (pilot) or a learned policy.
     """
 
     def __init__(self, agent: base.BaseAgent, device: str | torch.device = "cpu", num_envs: int = 1) -> None:
@@ -60,7 +60,7 @@ class AgentAdapter(BaseAgent):
 
     def act(self, observation: Obs, deterministic: bool = True) -> dict[str, Tensor]:
         if missing := [name for name in self.agent.observes if name not in observation]:
-            raise ConfigError(f"{self.get_name()} reads {', '.join(missing)}, which this env does not observe.")
+            raise ConfigError(f"{self.get_name()} needs the observations {', '.join(missing)}, which this env lacks.")
         seen = dict(observation)
         if "missile_tokens" in observation:
             seen["missiles"] = observation["missile_tokens"]
@@ -91,15 +91,15 @@ def create_agent(
     *,
     config: Mapping[str, Any] | None = None,
 ) -> BaseAgent:
-    """Create an agent by name: a pilot (`crank`, `crank(shot=0.8)`), `ppo` for an untrained network, or a policy file.
+    """Create an agent: a scripted policy by name (`crank`, `crank(shot=0.8)`), an untrained network (`ppo`), or a policy file.
 
     Args:
         agent_type: placeholder, random, pursuit, crank (also rule_based), drag, notch, envelope, ppo, or NAME.fledge.
         args: Ignored; train with `fledge train aircombat`.
-        config: Of the env that `ppo` is for, as TensorEnv takes it.
+        config: Config of the env that the network of `ppo` must fit, in the form that TensorEnv takes.
 
     Raises:
-        ConfigError: if the name is not known.
+        ConfigError: If the name is not known, or the policy file does not exist.
     """
     if agent_type == "placeholder":
         return PlaceholderAgent(device, num_envs)
@@ -111,7 +111,7 @@ def create_agent(
         cfg = read_config(config, num_envs).cfg
         agent = task.policy.build(task.policy.describe(task, "ppo", cfg, task.policy.config()))
     elif agent_type.endswith(".fledge") and not Path(agent_type).is_file():
-        raise ConfigError(f"The policy file {agent_type} does not exist.")
+        raise ConfigError(f"The policy file {agent_type} does not exist: check the path.")
     elif agent_type.endswith(".fledge") or agent_type.partition("(")[0].strip() in {*PILOTS, *OTHER_NAMES}:
         agent = load_policy(agent_type, AircombatTask()).agent
     else:

@@ -13,14 +13,14 @@ Observations = dict[str, dict[str, Tensor]]
 
 
 class BaseEnv(ABC):
-    """Duels with both sides controlled by the caller."""
+    """Interface of duels in which the caller controls both sides."""
 
     num_envs: int
     device: torch.device
 
     @abstractmethod
     def reset(self, env_mask: Tensor | None = None) -> Any:
-        """Start new fights, everywhere or where the mask is true; return the observations of "p1" and "p2"."""
+        """Start new fights in all envs, or only where the mask is true; return the observations of "p1" and "p2"."""
 
     @abstractmethod
     def step(self, actions: Mapping[str, Any]) -> Any:

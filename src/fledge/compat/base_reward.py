@@ -1,4 +1,4 @@
-"""The module `base_reward` of midrangeRL: rewards whose `done` and `info` may be left out, and Fledge's own by name."""
+"""The module `base_reward` of midrangeRL: rewards that work without `done` and `info`, and Fledge's rewards by name."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Info = Mapping[str, Any]
 
 
 class BaseReward(rewards.BaseReward):
-    """A reward. Subclasses implement `compute`.
+    """Base class of rewards. Subclasses implement `compute`.
 
     Args:
-        device: Of the rewards; the CPU, with a printed sentence, instead of a CUDA device that is not there.
+        device: Device of the rewards; if a CUDA device does not exist, the CPU is used and a warning printed.
     """
 
     def __init__(self, device: str | torch.device = "auto") -> None:
@@ -34,7 +34,7 @@ class BaseReward(rewards.BaseReward):
 
 
 class ZeroReward(BaseReward):
-    """Always 0."""
+    """Reward that is always 0."""
 
     looks_back = False
 
@@ -45,10 +45,10 @@ class ZeroReward(BaseReward):
 
 
 class RewardAdapter(BaseReward):
-    """One of Fledge's rewards; without `done` and `info` the step counts as one in which no fight ended and no shot was fired.
+    """One of Fledge's rewards; if `done` or `info` is missing, it assumes that no fight ended and no shot was fired.
 
     Args:
-        reward: What to compute.
+        reward: Fledge's reward.
     """
 
     def __init__(self, reward: rewards.BaseReward, device: str | torch.device = "cpu") -> None:
@@ -80,7 +80,7 @@ class RewardAdapter(BaseReward):
 
 
 def create_reward(reward_type: str = "zero", device: str | torch.device = "cpu", **options: Any) -> BaseReward:
-    """Create a reward by name: zero, or one of Fledge's, such as `win_loss+0.5*shaped` (see `fledge.create_reward`)."""
+    """Create a reward by name: `zero`, or one of Fledge's rewards or sums of them, such as `win_loss+0.5*shaped`."""
     device = usable_device(device)
     if reward_type == "zero":
         return ZeroReward(device)

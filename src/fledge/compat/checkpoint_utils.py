@@ -11,11 +11,11 @@ from torch import nn
 from fledge import monitor
 from fledge.core.errors import InputError
 
-WINDOW = 100  # durations that statistics look back on
+WINDOW = 100  # number of last durations that statistics cover by default
 
 
 class PerformanceMonitor(monitor.PerformanceMonitor):
-    """Durations by name, `timer` or `start_timer` and `end_timer`; statistics of the last 100 unless said otherwise."""
+    """Measures durations by name, with `timer`, or `start_timer` and `end_timer`; statistics cover the last 100 by default."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -40,7 +40,7 @@ class PerformanceMonitor(monitor.PerformanceMonitor):
         return {name: {**stat, "total": stat["mean"] * stat["count"]} for name, stat in stats.items()}
 
     def get_summary(self, window: int | None = WINDOW) -> str:
-        """Format a title and a line per name, `name: mean ms (± std ms) [min, max]`."""
+        """Return the statistics as text: a title, and a line per name, `name: mean ms (± std ms) [min, max]`."""
         return super().get_summary(window) or monitor.TITLE
 
 
@@ -49,13 +49,13 @@ def format_checkpoint_name(
 ) -> str:
     """Return a path such as `ckpts/checkpoint_iter_1000.pt` or `ckpts/checkpoint_iter_1000_reward_123.45.pt`."""
     if not isinstance(iteration, int) or isinstance(iteration, bool) or iteration < 0:
-        raise InputError(f"iteration is {iteration!r}, but must be a whole number from 0.")
+        raise InputError(f"iteration is {iteration!r}, but must be a whole number of at least 0.")
     metric = f"_{metric_name}_{metric_value:.2f}" if metric_name and metric_value is not None else ""
     return os.path.join(base_path, f"checkpoint_iter_{iteration}{metric}.pt")
 
 
 def get_model_size(model: nn.Module) -> dict[str, float]:
-    """Return total_params, trainable_params and size_mb (parameters and buffers, 2**20 bytes), and Fledge's own names."""
+    """Return total_params, trainable_params and size_mb (parameters and buffers, 2**20 bytes), also under Fledge's names."""
     size = monitor.get_model_size(model)
     named = {"total_params": size["parameters"], "trainable_params": size["trainable"]}
     return {**named, "size_mb": size["bytes"] / 2**20, **size}

@@ -1,7 +1,7 @@
 """The collector of NavRL and OmniDrones: `from fledge.compat.collector import SyncDataCollector`.
 
-Rollouts are [N, T] with an axis named "time". Their entries have NavRL's names (see `fledge.collect.key_names`) and, beside
-those, data["observation"]["lidar"]; all are views of fledge's rollout, nothing is copied.
+Rollouts are [N, T] with an axis named "time". Their entries have NavRL's names (see `fledge.collect.key_names`), and
+observations also the names data["observation"]["lidar"] and so on. All are views of fledge's rollout; nothing is copied.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class SyncDataCollector(sync.SyncDataCollector):
         policy: Actor and critic, such as `fledge.compat.ppo.PPO`.
         frames_per_batch: Decisions per rollout over all envs; a multiple of `env.num_envs`.
         total_frames: Stop iterating after this many decisions; -1 never stops.
-        device: Device of the env; a CUDA device becomes the CPU, with a warning, where there is none.
+        device: Device of the env; if a CUDA device does not exist, the CPU is used and a warning printed.
         return_same_td: Yield one object, updated in place; otherwise yield a copy each time.
         exploration_type: `ExplorationType.RANDOM` samples actions, `MEAN` takes the mean.
         split_trajs: Yield [num_trajectories, max_length] with a "mask" instead of [N, T].
         postproc: Function applied to every rollout before it is yielded.
-        pin_memory: Without effect, also with return_same_td=True: a rollout is made where it is learned from, never copied.
+        pin_memory: Ignored: a rollout is made on the device that learns from it, so it is never copied there.
     """
 
     _iter: int = -1

@@ -3,11 +3,11 @@
     collector = CompressedDataCollector(SyncDataCollector(...), compression_level=1)
     for data in collector:
         data["_compressed_lidar"]                               # one LZ4 frame per env, [T, 1, 36, 4] float32
-        data["agents", "observation", "lidar"]                  # all of it, decoded, [N, T, 1, 36, 4]
+        data["agents", "observation", "lidar"]                  # the whole batch, decoded, [N, T, 1, 36, 4]
         collector._decompress_observations(data, indices)       # transitions, [len(indices), 1, 36, 4]
 
-Transition `idx` is step `idx % T` of env `idx // T`. A batch lives in fledge's own compressed form, several times smaller than
-LZ4; the LZ4 frames are made when they are read.
+Transition `idx` is step `idx % T` of env `idx // T`. A batch is stored in fledge's own compressed form, several times
+smaller than LZ4; the LZ4 frames are made when they are read.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ LIDAR = "lidar"
 
 
 def native_level(level: int) -> int:
-    """Return fledge's level (0 to 9) for one of LZ4 (0 to 16)."""
+    """Return fledge's compression level (0 to 9) that corresponds to an LZ4 level (0 to 16)."""
     if not isinstance(level, int) or isinstance(level, bool) or not 0 <= level <= MAX_LZ4_LEVEL:
-        raise ConfigError(f"compression_level is {level!r}, but must be a whole number of 0 to {MAX_LZ4_LEVEL}.")
+        raise ConfigError(f"compression_level is {level!r}, but must be a whole number from 0 to {MAX_LZ4_LEVEL}.")
     return min(level, NATIVE_LEVELS)
 
 
 class CompressedRollout(CompressedBatch):
-    """A `CompressedBatch` [N, T] that also has "_compressed_lidar"."""
+    """`CompressedBatch` [N, T] with a further entry "_compressed_lidar": one LZ4 frame per env."""
 
     lz4_level = 1
 
@@ -58,7 +58,7 @@ class CompressedRollout(CompressedBatch):
         known = {(key,) if isinstance(key, str) else key for key in self.keys()}
         found: Key | None = next((key for key in ((*path, LIDAR) for path in OBSERVATIONS) if key in known), None)
         if found is None:
-            raise InputError(f"The batch has no entry named {LIDAR!r}; it has {sorted(known)}.")
+            raise InputError(f"The batch has no entry named {LIDAR!r}, but only {sorted(known)}.")
         return found
 
 
@@ -108,7 +108,8 @@ class CompressedDataCollector(compressed.CompressedDataCollector):
             self._cache, self._cached = {}, data
         index = torch.as_tensor(minibatch_indices).long().cpu().flatten()
         if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < data.batch_size.numel():
-            raise InputError(f"minibatch_indices must be numbers of 0 to {data.batch_size.numel() - 1}.")
+            given = f"{int(index.min())} to {int(index.max())}"
+            raise InputError(f"minibatch_indices has {given}, but must lie in 0 to {data.batch_size.numel() - 1}.")
         steps = data.batch_size[1]
         envs, key = index // steps, data.lidar_key()
         if new := [env for env in envs.unique().tolist() if env not in self._cache]:
@@ -135,7 +136,7 @@ class CompressedLidarTransform:
     `fledge.CompressedLidarTransform` is a TorchRL transform for rollouts, which compresses better.
 
     Args:
-        compression_level: 0 (fastest) to 16 (densest).
+        compression_level: 0 (fastest) to 16 (smallest).
     """
 
     def __init__(self, compression_level: int = 1) -> None:
@@ -145,7 +146,7 @@ class CompressedLidarTransform:
     def __call__(self, tensordict: Any) -> Any:
         observations = find_observations(tensordict)
         if LIDAR not in observations.keys():  # noqa: SIM118 - a TensorDict is no dict
-            raise InputError(f"There is no observation {LIDAR!r}; there are {sorted(observations.keys())}.")
+            raise InputError(f"The data has no observation {LIDAR!r}, but only {sorted(observations.keys())}.")
         observations[LIDAR + "_compressed"] = compress_image(observations[LIDAR], self.compression_level)
         del observations[LIDAR]
         return tensordict
@@ -154,7 +155,7 @@ class CompressedLidarTransform:
 
 
 def decompress_observations(observations: Any) -> dict[str, Tensor]:
-    """Return observations as a dict of tensors, with "lidar" decoded from "lidar_compressed" if that is there."""
+    """Return observations as a dict of tensors, with "lidar" decoded from "lidar_compressed" if that entry exists."""
     names = list(observations.keys())
     found = {name: value for name in names if isinstance(value := observations[name], Tensor)}
     if LIDAR + "_compressed" in names:

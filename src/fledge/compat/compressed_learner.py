@@ -18,8 +18,9 @@ from fledge.learn.ppo import PPO
 class PPOWithCompression(PPO):
     """PPO that keeps `CompressedBatch`es compressed: only one minibatch of the network's input is in memory at a time.
 
-    The results equal those of `PPO` bit for bit; plain rollouts work too. It saves memory and costs time: a minibatch is
-    spread over the batch and decodes nearly all of it again, where `PPO` decodes the batch once per update.
+    The results equal those of `PPO` bit for bit; plain rollouts work too. It saves memory but takes more
+    time: a minibatch has transitions from all over the batch, so that nearly the whole batch is decoded for each, while
+    `PPO` decodes the batch once per update.
     """
 
     def update(self, rollout: TensorDictBase | CompressedBatch, progress: float = 0.0) -> dict[str, float]:
@@ -50,7 +51,7 @@ class _LazyBatch:
 
 
 class LazyRows:
-    """The tensor operations that PPO needs of its input, [T, N, ...] or flat [T * N, ...]: select rows, iterate over steps."""
+    """Compressed input of PPO, [T, N, ...] or flat [T * N, ...], with the tensor operations that PPO calls."""
 
     def __init__(self, packed: PackedTensor, flat: bool = False) -> None:
         self.packed, self.flat = packed, flat
@@ -73,6 +74,6 @@ class LazyRows:
         return self.packed.shape[0] * self.packed.shape[1] if self.flat else self.packed.shape[0]
 
     def __getitem__(self, place: Any) -> Tensor:
-        """Decode everything: once per update, for policies that normalise their input."""
+        """Decode the whole batch and index it; policies that normalise their input need this once per update."""
         whole = self.packed.unpack()
         return (whole.flatten(0, 1) if self.flat else whole)[place]

@@ -1,4 +1,4 @@
-"""Devices by the names that users of a GPU have in their scripts."""
+"""Device names such as "cuda" and "auto" in scripts that were written for a GPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 
 def usable_device(device: str | torch.device) -> torch.device:
-    """Return the device; the CPU, with a printed sentence, if it is a CUDA device and PyTorch sees none."""
+    """Return the device; if it is a CUDA device and PyTorch sees none, print a warning and return the CPU."""
     if str(device) == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     wanted = torch.device(device)

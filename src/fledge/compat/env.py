@@ -22,7 +22,7 @@ from fledge.tasks.navigation import env as navigation
 
 
 class Drone:
-    """State of all drones: tensors of the env itself, so that writing to them moves the drones."""
+    """State of all drones: the env's own tensors, so that writing to them moves the drones."""
 
     def __init__(self, state: dict[str, Tensor]) -> None:
         self.pos, self.vel, self.rot = state["pos"], state["vel"], state["quat"]
@@ -38,12 +38,12 @@ class NavigationEnv(navigation.NavigationEnv):
 
     @property
     def init_pos(self) -> Tensor:
-        """Start of each drone's episode, [N, 3]."""
+        """Position where each drone's episode began, [N, 3], m."""
         return self.state["start"]
 
     @property
     def lidar_scan(self) -> Tensor:
-        """LiDAR of the last `_compute_state_and_obs`, or of now if there was none."""
+        """LiDAR scan of the last `_compute_state_and_obs`; computed now if that was never called."""
         if self._lidar_scan is None:
             self._compute_state_and_obs()
         assert self._lidar_scan is not None

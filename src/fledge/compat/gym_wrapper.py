@@ -1,6 +1,7 @@
-"""The module `gym_wrapper` of midrangeRL: TensorEnv with NumPy arrays. Both sides act, P1's observation is returned.
+"""The module `gym_wrapper` of midrangeRL: TensorEnv with NumPy arrays. The caller controls both sides and sees P1's view.
 
-One object is many duels: rewards are {"p1", "p2"}, everything is [num_envs]. For one side against an opponent, use
+One object holds many duels: all arrays are [num_envs], and rewards are a dict with "p1" and "p2".
+For one side against an opponent, use
 `gymnasium.make("fledge/Aircombat-v0", opponent=...)`.
 """
 
@@ -16,7 +17,7 @@ from gymnasium import spaces
 from fledge.compat.tensor_env import FRAME_S, TensorEnv
 from fledge.tasks.aircombat.config import AircombatConfig
 
-LIMITS = dict.fromkeys(("x", "y"), (-np.inf, np.inf))  # of observations; fighters may leave the field
+LIMITS = dict.fromkeys(("x", "y"), (-np.inf, np.inf))  # limits of observations; fighters may leave the field
 LIMITS |= {"angle": (0.0, 1.0), "speed": (0.0, np.inf), "missiles": (0.0, 1.0), "alive": (0.0, 1.0)}
 LIMITS |= {"enemy_distance": (0.0, np.inf), "enemy_relative_angle": (-1.0, 1.0)}
 LIMITS |= {"enemy_speed": (0.0, np.inf), "enemy_alive": (0.0, 1.0)}
@@ -24,10 +25,10 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 class GymWrapper(gymnasium.Env):
-    """Duels with both sides controlled by the caller; a fight that ended stays as it is until `reset`.
+    """Duels in which the caller controls both sides; a fight that ended does not change until `reset`.
 
     Args:
-        env: A TensorEnv, which the wrapper then closes; or the config of one, also as `config`, which the wrapper makes.
+        env: A TensorEnv, which `close()` closes too; or a config (also as `config`), from which the wrapper makes one.
         num_envs, device, options: Further arguments of a TensorEnv that the wrapper makes.
         time_scale: A step lasts time_scale / 60 s.
     """
@@ -64,7 +65,7 @@ class GymWrapper(gymnasium.Env):
 
         Args:
             seed: Restart with this seed, like a new env.
-            options: {"env_mask": [num_envs] bool} starts new fights only where it is true.
+            options: {"env_mask": [num_envs] bool} starts new fights only where the mask is true.
         """
         super().reset(seed=seed)
         if seed is not None and seed != self.env.seed:
@@ -79,7 +80,7 @@ class GymWrapper(gymnasium.Env):
         return self._numpy(obs["p1"]), {"p1_alive": alive[:, 0], "p2_alive": alive[:, 1]}
 
     def step(self, action: Mapping[str, Any]) -> tuple[Arrays, Any, Any, Any, dict[str, Any]]:
-        """Return P1's observations, rewards of both sides, dones, truncated and info."""
+        """Advance all duels by one step; return P1's observations, rewards of both sides, dones, truncated and info."""
         tensors = {name: np.asarray(value) for name, value in action.items()}
         obs, rewards, dones, infos = self.env.step(tensors, self.time_scale * FRAME_S)
         known = {name: infos[name].cpu().numpy() for name in ("winner", "p1_alive", "p2_alive")}

@@ -21,7 +21,7 @@ def time_axis(data: TensorDictBase, default: int) -> int:
 
 
 def time_major(data: TensorDictBase) -> TensorDictBase:
-    """Return a rollout as [T, N]; one without axis names is taken as such."""
+    """Return a rollout as [T, N]; a rollout without axis names is assumed to be [T, N] already."""
     return data.transpose(0, 1) if time_axis(data, 0) == 1 else data
 
 

@@ -1,8 +1,9 @@
 """Images, grid maps and sequences of them as LZ4 frames: any LZ4 reader returns their plain bytes.
 
-A skippable frame behind the data, which LZ4 readers ignore, holds shape and dtype, so that `decompress_*` and the replay
-buffer need not be told. Frames without it (of other programs) are read too, if shape and dtype are passed. Bytes are not
-trusted: a malformed or oversized frame is a FormatError. `fledge.compress_image` compresses better, in a format of its own.
+A skippable frame after the data, which LZ4 readers ignore, holds shape and dtype, so that they need not be passed to
+`decompress_*` and the replay buffer. Frames of other programs, without it, are read too, if shape and dtype are passed.
+Bytes are not trusted: a malformed or oversized frame raises FormatError. `fledge.compress_image` compresses better, in a
+format of its own.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ MAX_NOTE = 1024
 
 
 def compress_image(img: np.ndarray | torch.Tensor, level: int = 9) -> bytes:
-    """Return an image as an LZ4 frame at a level of 0 (fastest) to 16 (densest), losslessly."""
+    """Return an image as an LZ4 frame, losslessly compressed at a level of 0 (fastest) to 16 (smallest)."""
     return _pack(_as_array(img), level)
 
 
@@ -47,9 +48,9 @@ def decompress_image(
     """Return the image in an LZ4 frame.
 
     Args:
-        output_type: "np", a NumPy array.
-        dtype: Dtype of a frame that does not say it; uint8 by default.
-        shape: Shape of a frame that does not say it; one axis by default.
+        output_type: Must be "np": the result is a NumPy array.
+        dtype: Dtype, for a frame that does not contain it; uint8 by default.
+        shape: Shape, for a frame that does not contain it; one axis by default.
     """
     if output_type != "np":
         raise InputError(f"output_type is {output_type!r}, but must be 'np': use PIL.Image.fromarray on the array.")
@@ -65,9 +66,9 @@ def decompress_image_seq(
     """Return the images in an LZ4 frame, [batch_size, *image_shape].
 
     Args:
-        image_shape: Shape of one image; None if the frame says it, as those of `compress_image_seq` do.
-        batch_size: Number of images; None likewise.
-        dtype: Dtype of a frame that does not say it; uint8 by default.
+        image_shape: Shape of one image; needed only if the frame does not contain it (`compress_image_seq` adds it).
+        batch_size: Number of images; needed in the same case.
+        dtype: Dtype, for a frame that does not contain it; uint8 by default.
     """
     if not native.is_lz4(compressed_data):
         return native.decompress_image_seq(
@@ -76,7 +77,7 @@ def decompress_image_seq(
     given = None if image_shape is None or batch_size is None else (int(batch_size), *image_shape)
     shape, kind = describe(compressed_data, given, dtype)
     if shape is None:
-        raise InputError("The LZ4 frame does not say its shape: pass image_shape, batch_size and dtype.")
+        raise InputError("The LZ4 frame does not contain its shape: pass image_shape, batch_size and dtype.")
     return native.decompress_image_seq(compressed_data, shape[1:], shape[0], kind)
 
 
@@ -94,7 +95,7 @@ def decompress_single_gridmap(args: tuple[bytes, Sequence[int], int, Any, int]) 
 def describe(
     data: bytes, shape: Sequence[int] | None = None, dtype: Any = None
 ) -> tuple[tuple[int, ...] | None, np.dtype]:
-    """Return shape and dtype of a frame: as passed, else as the frame says, else None and uint8."""
+    """Return shape and dtype of a frame: those passed, or else those that the frame contains, or else None and uint8."""
     note = _note(data)
     if note is not None:
         shape, dtype = note["shape"] if shape is None else shape, note["dtype"] if dtype is None else dtype
@@ -103,14 +104,14 @@ def describe(
 
 def _pack(array: np.ndarray, level: int) -> bytes:
     if not isinstance(level, int | np.integer) or isinstance(level, bool) or not 0 <= level <= MAX_LZ4_LEVEL:
-        raise ConfigError(f"level is {level!r}, but must be a whole number of 0 to {MAX_LZ4_LEVEL}.")
+        raise ConfigError(f"level is {level!r}, but must be a whole number from 0 to {MAX_LZ4_LEVEL}.")
     frame = lz4.frame.compress(array.tobytes(), compression_level=int(level), store_size=True)
     note = json.dumps({"dtype": array.dtype.str, "shape": array.shape}).encode()
     return b"".join([frame, _HEAD.pack(SKIPPABLE, len(note)), note])
 
 
 def _note(data: bytes) -> dict[str, Any] | None:
-    """Return what the skippable frame at the end says; None if there is none."""
+    """Return shape and dtype from the skippable frame at the end; None if there is no such frame."""
     tail = bytes(data[-MAX_NOTE - _HEAD.size :])
     place = tail.rfind(struct.pack("<I", SKIPPABLE))
     if place < 0 or len(tail) < place + _HEAD.size:
@@ -122,23 +123,25 @@ def _note(data: bytes) -> dict[str, Any] | None:
         note = json.loads(tail[place + _HEAD.size :])
         dtype, shape = np.dtype(str(note["dtype"])), note["shape"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise FormatError("The note behind the LZ4 frame cannot be read: it is damaged.") from error
+        raise FormatError(
+            "The shape and dtype stored after the LZ4 frame cannot be read: the bytes are damaged."
+        ) from error
     numbers = (
         dtype.kind in "biufc" and isinstance(shape, list) and all(type(n) is int and 0 <= n < 2**40 for n in shape)
     )
     if not numbers or math.prod(shape) > 2**48:
-        raise FormatError("The note behind the LZ4 frame has an invalid shape or dtype: it is damaged.")
+        raise FormatError("The shape or dtype stored after the LZ4 frame is invalid: the bytes are damaged.")
     return {"dtype": dtype, "shape": tuple(shape)}
 
 
 def _content_size(data: bytes) -> int:
-    """Return the size that an LZ4 frame declares (which decompressing it checks)."""
+    """Return the uncompressed size in an LZ4 frame's header, bytes; decompressing checks that it is true."""
     try:
         size = int(lz4.frame.get_frame_info(bytes(data))["content_size"])
     except RuntimeError as error:
         raise FormatError(f"The bytes are not an LZ4 frame ({error}).") from error
     if not size:
-        raise InputError("The LZ4 frame does not say its size: pass shape and dtype.")
+        raise InputError("The LZ4 frame does not contain its size: pass shape and dtype.")
     return size
 
 

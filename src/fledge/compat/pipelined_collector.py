@@ -6,7 +6,7 @@
         policy.train(data)          # the next batches are collected meanwhile
     collector.shutdown()
 
-`fledge.PipelinedDataCollector` says what is guaranteed about lag, random numbers and errors.
+`fledge.collect.pipelined` explains what is guaranteed about lag, random numbers and errors.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class PipelinedDataCollector(pipelined.PipelinedDataCollector):
 
     Args:
         base_collector: A `SyncDataCollector`, a TorchRL collector, or any iterable of TensorDicts. A TorchRL collector needs
-            return_same_td=False. A `fledge.compat.ppo.PPO` that it flies corrects for the lag when it learns.
-        device: Device of the batches; a CUDA device becomes the CPU, with a warning, where there is none.
-        prefetch_count: Batches to collect ahead, which is also how many iterations their weights are old.
+            return_same_td=False. `fledge.compat.ppo.PPO` corrects for the older weights when it learns.
+        device: Device of the batches; if a CUDA device does not exist, the CPU is used and a warning printed.
+        prefetch_count: Batches to collect ahead; the weights of a batch are this many iterations old.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class PipelinedDataCollector(pipelined.PipelinedDataCollector):
                 return
 
     def _collect_worker(self) -> None:
-        """Start collecting ahead in the background; iterating does it too."""
+        """Start collecting in the background; iterating starts it too, so a call is optional."""
         while len(self._pending) < self.prefetch_count:
             if 0 <= self.total_frames <= self._frames + len(self._pending) * self.frames_per_batch:
                 return
@@ -66,7 +66,7 @@ class PipelinedDataCollector(pipelined.PipelinedDataCollector):
 
     @property
     def collector_thread(self) -> threading.Thread | None:
-        """The thread that collects; None before the first batch begins."""
+        """Thread that collects; None before the first batch begins."""
         return next(iter(self._pool._threads), None)
 
     def shutdown(self) -> None:
@@ -76,14 +76,14 @@ class PipelinedDataCollector(pipelined.PipelinedDataCollector):
 
 
 class ReadyBatches:
-    """How many batches are ready ahead, with the methods of a `queue.Queue` that say so."""
+    """Number of collected batches, with the methods `qsize`, `empty` and `full` of a `queue.Queue`."""
 
     def __init__(self, collector: PipelinedDataCollector) -> None:
         self._collector = collector
         self.maxsize = collector.prefetch_count
 
     def qsize(self) -> int:
-        """Return the number of batches that are collected and not yet taken."""
+        """Return the number of batches that were collected but not yet returned."""
         return sum(batch.future.done() for batch in list(self._collector._pending))
 
     def empty(self) -> bool:

@@ -1,4 +1,4 @@
-"""NavRL's PPO: one object that collectors fly and that learns from their rollouts.
+"""NavRL's PPO: one object that acts in collectors and learns from their rollouts.
 
     policy = PPO(cfg.algo, env.observation_spec, env.action_spec, cfg.device)
     collector = SyncDataCollector(env, policy, frames_per_batch=32768)
@@ -44,16 +44,16 @@ NAVRL_SETTINGS = {
 class PPO(ActorCritic):
     """A policy and its PPO learner.
 
-    `train(data)` with a rollout learns from it and returns its losses; `train()`, `train(True)` and `train(False)` set the
+    `train(data)` learns from a rollout and returns the losses; `train()`, `train(True)` and `train(False)` set the
     mode of the module, as in any `nn.Module`.
 
     Args:
         cfg: `PPOConfig`, or a mapping or object with its fields or NavRL's `algo` names (training_epoch_num, num_minibatches,
-            actor.learning_rate, ...). Other entries are ignored; None takes the defaults.
-        observation_spec: Of the env. With NavRL's observations the network is NavRL's, otherwise two MLPs.
-        action_spec: Of the env.
-        device: Where it acts and learns.
-        network: Network to use instead.
+            actor.learning_rate, ...). Other entries are ignored; None means the defaults.
+        observation_spec: Observation spec of the env. With NavRL's observations the network is NavRL's, otherwise two MLPs.
+        action_spec: Action spec of the env.
+        device: Device of the network.
+        network: Network to use instead of the one that the specs imply.
     """
 
     learner_class: type[native.PPO] = native.PPO
@@ -80,10 +80,10 @@ class PPO(ActorCritic):
     # ---- learning ---------------------------------------------------------------------------------------------------
 
     def train(self, data: bool | TensorDictBase | CompressedBatch = True) -> Any:
-        """Learn from a rollout and return its mean losses; with a bool, set the mode of the module and return it.
+        """Learn from a rollout and return the mean losses; if `data` is a bool, set the module's mode and return the module.
 
-        A rollout is [N, T] with an axis named "time", or [T, N]. Transitions [B] of a minibatch are learned from with one-step
-        advantages, because a minibatch has no sequences.
+        A rollout is [N, T] with an axis named "time", or [T, N]. A minibatch of transitions [B] has no
+        sequences, so its advantages are one-step.
         """
         if isinstance(data, bool):
             return super().train(data)
@@ -96,7 +96,7 @@ class PPO(ActorCritic):
         return self.learner.update(rollout)
 
     def _rollout(self, data: TensorDictBase | CompressedBatch) -> Any:
-        """Return the data as [T, N]."""
+        """Return the entries that learning needs, decoded, as [T, N]."""
         if isinstance(data, CompressedBatch):
             data = data.decode()
         if not isinstance(data, TensorDictBase):
@@ -104,9 +104,7 @@ class PPO(ActorCritic):
         names = data.keys()
         needed = [name for name in native.NEEDED if name not in names]
         if needed or not {"raw_action", "raw"} & set(names):
-            raise InputError(
-                f"The rollout lacks {needed or ['raw_action']}: train on batches of SyncDataCollector, whole or decompressed."
-            )
+            raise InputError(f"The rollout lacks {needed or ['raw_action']}: train on batches of SyncDataCollector.")
         if len(data.batch_size) not in (1, 2):
             raise InputError(f"The rollout has batch size {[*data.batch_size]}, but must have [N, T], [T, N] or [B].")
         entries = data.select(*native.NEEDED, "raw_action", "raw", strict=False)
@@ -115,16 +113,16 @@ class PPO(ActorCritic):
         return time_major(entries)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the learner out of copies: a collector's frozen copy only acts."""
+        """Return the state for copies, without the learner: a collector's frozen copy only acts."""
         return {name: value for name, value in super().__getstate__().items() if name != "learner"}
 
     # ---- acting -----------------------------------------------------------------------------------------------------
 
     def forward(self, x: Any) -> Any:
-        """Return action parameters and values of encoded observations [B, F]; or fill in actions in a dict or TensorDict.
+        """Return action parameters and values of encoded observations [B, F]; to a dict or TensorDict, add actions instead.
 
-        The dict has observations as `find_observations` expects. It gets "action" (and ("agents", "action") if it has
-        "agents"), "sample_log_prob" and "state_value", and is returned.
+        The dict must have observations where `find_observations` looks. The method adds "action" (and ("agents", "action")
+        if the dict has "agents"), "sample_log_prob" and "state_value", and returns the dict.
         """
         return self.network(x) if isinstance(x, Tensor) else self._fill_actions(x, find_observations(x))
 
@@ -190,8 +188,9 @@ class PPO(ActorCritic):
 
 
 class PPOWithCompression(PPO):
-    """A PPO that reads compressed observations: of `CompressedLidarTransform` when it acts, of `CompressedDataCollector`
-    when it learns. A batch [T, N] is decoded one minibatch at a time, one [N, T] at once.
+    """PPO that acts on observations of `CompressedLidarTransform`, and learns from those of `CompressedDataCollector`.
+
+    A batch [T, N] is decoded one minibatch at a time; a batch [N, T] is decoded as a whole.
     """
 
     learner_class = compressed_learner.PPOWithCompression
@@ -208,7 +207,7 @@ class PPOWithCompression(PPO):
 
 
 def _make_network(observation: Mapping[str, TensorSpec], action: ActionSpec) -> ActorCritic:
-    """Return NavRL's network if the specs are those of NavRL, otherwise one that fits them."""
+    """Return NavRL's network if the specs are NavRL's, otherwise an MLP network that fits the specs."""
     from fledge.tasks.navigation.networks.navrl import READ, VELOCITY, WIDTHS, NavRLActorCritic
 
     sizes = [
@@ -242,8 +241,8 @@ def _tensors(observations: Any) -> list[tuple[str, Tensor]]:
 
 
 def _batch_of(observations: Any, network: ActorCritic) -> tuple[int, ...]:
-    """Return the batch size of a plain dict of observations, [B]."""
+    """Return the batch size (B,) of a plain dict of observations."""
     first = next((value for _, value in _tensors(observations)), None)
     if first is None:
-        raise InputError(f"There are no observations in the dict: it needs {list(network.observes)}.")
+        raise InputError(f"The dict has no observations, but must have {list(network.observes)}.")
     return tuple(first.shape[:1])

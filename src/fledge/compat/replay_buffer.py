@@ -4,8 +4,8 @@
     buffer.add(episode_data)                        # lists of frames, arrays or compressed frames by key
     batch = buffer.sample(batch_size=256)           # tensors [256, ...] by key
 
-Unlike `fledge.DictReplayBuffer`, the oldest frames leave one by one, `.buffer[key]` is a sequence of frames, `next_X` need not
-be the next frame of X, graphs may change their size, and `done` may be set anywhere.
+Unlike in `fledge.DictReplayBuffer`, the oldest frames are removed one by one, `.buffer[key]` is a sequence of frames,
+`next_X` need not be the next frame of X, graphs may change their size, and `done` may be set anywhere.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ += ["decompress_image_seq", "decompress_single_gridmap", "sample_batch"]
 
 
 class PrefixSum(prefix_sum.PrefixSum):
-    """Index of episodes: which episode a frame is in, and where, in O(log n)."""
+    """Index of episodes: finds the episode of a frame, and the frame's place in it, in O(log n)."""
 
     @property
     def ar(self) -> list[int]:  # type: ignore[override]
@@ -53,9 +53,9 @@ class DictReplayBuffer:
     """Replay buffer of dictionaries, compressed in memory.
 
     Args:
-        max_size: Number of frames; the oldest leave.
-        keys: Keys of an episode; None takes those of the first one. A mapping may give a `KeySpec` each, which LZ4 frames of
-            other programs need.
+        max_size: Largest number of frames; the oldest frames are removed.
+        keys: Keys of an episode; None takes the keys of the first episode. A mapping may give a `KeySpec` for each key, which
+            LZ4 frames of other programs need.
         device: Device of the batches.
         img_compressed: Compress keys with two or more axes.
         compress_epi: True compresses whole episodes, False single frames, None chunks of time.
@@ -112,7 +112,7 @@ class DictReplayBuffer:
             self._skip = 0
 
     def _rebuild(self, columns: dict[str, Column]) -> None:
-        """Store the kept frames anew for columns that became ragged, larger, or have a `next_X` of their own."""
+        """Store all frames again, after a column became ragged or larger, or a `next_X` became a column of its own."""
         kept = [{key: self._frames(number, key) for key in self.columns} for number in range(self._engine.num_episodes)]
         self._engine.close()
         self.columns, self._skip, self._index = columns, 0, None
@@ -123,8 +123,9 @@ class DictReplayBuffer:
     # ---- sampling ----------------------------------------------------------------------------------------------
 
     def sample(self, batch_size: int) -> dict[str, torch.Tensor]:
-        """Return frames drawn uniformly, [batch_size, ...] by key; a key with frames of different sizes is padded with zeros
-        and has `X_mask`.
+        """Return uniformly sampled frames, [batch_size, ...] by key.
+
+        A key X with frames of different sizes is padded with zeros, and has a mask under `X_mask`.
         """
         if not len(self):
             raise InputError("The buffer is empty: add an episode before sampling.")
@@ -146,7 +147,7 @@ class DictReplayBuffer:
 
     @property
     def episode_lens_prefix_sum(self) -> PrefixSum:
-        """Index of the episodes; the oldest one counts the frames that are left of it."""
+        """Index of the episodes; the length of the oldest episode is the number of its frames that are still stored."""
         if self._index is None:
             self._index = PrefixSum(max(self._engine.num_episodes, 1))
             for number, length in enumerate(self._engine.index.values.tolist()):
@@ -155,11 +156,11 @@ class DictReplayBuffer:
 
     @property
     def buffer(self) -> dict[str, Sequence[Any]]:
-        """The frames by key, decoded on access; of a key added as one compressed object per episode, those objects."""
+        """Frames by key, decoded on access; a key that was added as one compressed object per episode has these objects."""
         return {key: FrameList(self, key) if key in self.columns else [] for key in self.keys or ()}
 
     def _frames(self, episode: int, key: str) -> Any:
-        """Return what is left of an episode's frames: a tensor [T, ...], or a list of a ragged key."""
+        """Return the frames of an episode that are still stored: a tensor [T, ...], or a list if the key is ragged."""
         column, engine = self.columns[key], self._engine
         begin, length = self._skip if episode == 0 else 0, int(engine.index.values[episode])
         source, later = (column.name.removeprefix(NEXT), 1) if column.derived else (column.name, 0)
@@ -173,7 +174,7 @@ class DictReplayBuffer:
 
 
 class FrameList(Sequence[Any]):
-    """Frames of one key, oldest first."""
+    """Sequence of the frames of one key, oldest first, decoded on access."""
 
     def __init__(self, owner: DictReplayBuffer, key: str) -> None:
         self._owner, self._key, self._form = owner, key, owner.columns[key].form
@@ -206,11 +207,11 @@ def sample_batch(
 
     Args:
         replay_buffer: `DictReplayBuffer.buffer`, or a dict of lists; "gridmap_inputs" has one compressed object per episode,
-            or one frame each, compressed or not.
+            or one entry per frame, compressed or not.
         episode_lens_prefix_sum: The index of the episodes.
-        train_param: "batch_size"; optionally "sample_indices" (frames to take), "image_shape" and "dtype" (of LZ4 frames
-            that do not say them; float32 by default) and "replay_buffer_size" (frames to draw from).
-        compress_epi: Whether there is one compressed object per episode; None finds out.
+        train_param: "batch_size"; optionally "sample_indices" (frames to take), "image_shape" and "dtype" (for LZ4
+            frames that do not contain them; float32 by default) and "replay_buffer_size" (frames to draw from).
+        compress_epi: Whether "gridmap_inputs" has one compressed object per episode; None detects it.
     """
     frames, index = replay_buffer["gridmap_inputs"], episode_lens_prefix_sum
     total = min(index.total, train_param.get("replay_buffer_size") or index.total)

@@ -1,8 +1,8 @@
-"""How the compat replay buffer stores the keys of its episodes in fledge's engine.
+"""How the compat replay buffer stores the keys of its episodes in a `fledge.DictReplayBuffer`, the engine.
 
 The engine derives `next_X` from X, refuses `done` inside an episode, and needs a `KeySpec` for frames of different sizes. So
 each key is a column under a neutral name, "kN"; `next_X` is derived, "next_kN", as long as it repeats X one frame later in
-every episode; and frames of different sizes make a column ragged, with room for the next power of two.
+every episode; and frames of different sizes make a column ragged, with space for the next power of two.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BYTES = (bytes, bytearray, memoryview)
 
 @dataclass(frozen=True)
 class Column:
-    """How a key is stored: name in the engine, spec if it is ragged, and the form in which its frames were added."""
+    """How a key is stored: its name in the engine, its spec if known, and the form in which its frames were added."""
 
     name: str
     spec: KeySpec | None = None
@@ -43,7 +43,7 @@ class Column:
 def read_columns(
     entries: Mapping[str, Any], columns: Mapping[str, Column], given: Mapping[str, KeySpec | None], most: int
 ) -> tuple[dict[str, Column], dict[str, Any]]:
-    """Return the columns that fit an episode, and its values by the columns' names; at most the last `most` frames."""
+    """Return the columns that can store an episode, and its values by column name, limited to the last `most` frames."""
     length = _length(entries)
     frames, forms = {}, {}
     for key, value in entries.items():
@@ -73,7 +73,7 @@ def read_columns(
 
 
 def _length(entries: Mapping[str, Any]) -> int:
-    """Return the number of frames: that of "done", or of the first key that is not text or compressed."""
+    """Return the number of frames of "done", or of the first key that is neither text nor compressed."""
     for value in (entries.get(key) for key in ("done", *entries)):
         if isinstance(value, list | tuple) and not (len(value) == 1 and isinstance(value[0], _BYTES)):
             return len(value)
@@ -87,7 +87,7 @@ def _length(entries: Mapping[str, Any]) -> int:
 
 
 def _read(key: str, value: Any, length: int, spec: KeySpec | None) -> tuple[Any, Form]:
-    """Return the frames of a key as a tensor [T, ...] or, if they differ in size, a list; and the form they came in."""
+    """Return the frames of a key as a tensor [T, ...], or a list if they differ in size; and the form they were given in."""
     if isinstance(value, str):
         value = [value] * length
     if isinstance(value, _BYTES):
@@ -104,7 +104,7 @@ def _decompress(key: str, value: Sequence[Any], length: int, spec: KeySpec | Non
     if said is None:  # a frame of another program
         if spec is None:
             fix = f"pass keys={{{key!r}: KeySpec(shape, dtype), ...}}, or use compress_image of this module"
-            raise InputError(f"{key!r} holds LZ4 frames that do not say their shape: {fix}.")
+            raise InputError(f"{key!r} holds LZ4 frames that do not contain their shape: {fix}.")
         shape, dtype = spec.shape, torch.empty(0, dtype=spec.dtype).numpy().dtype
     if len(value) == 1 and (length > 1 or (said is not None and said[:1] == (1,) and len(said) > 1)):
         return torch.from_numpy(
@@ -121,7 +121,7 @@ def _stack(key: str, frames: Sequence[Any]) -> Any:
         return as_tensor(np.asarray(frames), key)
     if len({(tensor.shape[1:], tensor.dtype) for tensor in tensors}) != 1:
         shapes = sorted({f"{tuple(tensor.shape)} {tensor.dtype}" for tensor in tensors})[:4]
-        raise InputError(f"The frames of {key!r} are {', '.join(shapes)}: only their first axis may differ.")
+        raise InputError(f"The frames of {key!r} are {', '.join(shapes)}, but only their first axis may differ.")
     return tensors
 
 
@@ -133,7 +133,7 @@ def _text(key: str, texts: Sequence[str]) -> torch.Tensor:
 
 
 def _spec(key: str, frames: Any, known: KeySpec | None) -> KeySpec | None:
-    """Return the spec of a column for more frames; None leaves it to the engine to learn the shape."""
+    """Return the spec of a column with which it can also store these frames; `known` is its spec so far."""
     shape, dtype = tuple(frames[0].shape), frames[0].dtype
     if known is None:
         known = KeySpec(shape, dtype)
@@ -141,7 +141,7 @@ def _spec(key: str, frames: Any, known: KeySpec | None) -> KeySpec | None:
         return known
     if shape[1:] != known.shape[1:] or not shape:
         raise InputError(
-            f"A frame of {key!r} is {shape}, but was {known.shape} before: only the first axis may differ."
+            f"A frame of {key!r} has shape {shape}, but earlier ones have {known.shape}: only the first axis may differ."
         )
     count = max(1, *(len(frame) for frame in frames), known.shape[0] if known.shape else 0)
     return KeySpec((1 << (count - 1).bit_length(), *shape[1:]), known.dtype, ragged=True)
@@ -154,7 +154,7 @@ def _larger(a: KeySpec | None, b: KeySpec | None) -> KeySpec | None:
 
 
 def _follows(frames: Any, later: Any) -> bool:
-    """Return whether `later` repeats `frames` one frame later, bit for bit."""
+    """Return whether `later` equals `frames` shifted by one frame, bit for bit."""
     if len(frames) != len(later) or frames[0].dtype != later[0].dtype:
         return False
     together = isinstance(frames, torch.Tensor) and isinstance(later, torch.Tensor)

@@ -5,8 +5,8 @@
     data = storage.load(100, device="cuda:0")
 
 A file is an LZ4 frame around a pickled dict of NumPy arrays [N, T, ...], as scripts without fledge write and read it. Fledge
-reads it without unpickling (`fledge.storage.format.numpy_pickle`), so files of others are safe to load.
-`fledge.RolloutStorage` writes smaller files off the training thread.
+reads it without unpickling (`fledge.storage.format.numpy_pickle`), so files from others are safe to load.
+`fledge.RolloutStorage` writes smaller files, in the background.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ PROTOCOL = 4
 
 
 class RolloutStorage:
-    """A folder of rollouts, one LZ4 file each; a save prints three lines, a load one.
+    """A folder of rollouts, one LZ4 file each; `save` prints three lines, and `load` one line.
 
     Args:
-        save_dir: Folder; made at once.
-        compression_level: 0 (fastest) to 16 (densest), as in LZ4.
+        save_dir: Folder of the files; created if missing.
+        compression_level: 0 (fastest) to 16 (smallest), as in LZ4.
     """
 
     def __init__(self, save_dir: str | os.PathLike[str], compression_level: int = 9) -> None:
@@ -69,7 +69,7 @@ class RolloutStorage:
         return path
 
     def load(self, iteration: int, device: str | torch.device = "auto") -> TensorDictBase:
-        """Return a rollout; "auto" is the GPU if there is one, and a CUDA device becomes the CPU where there is none."""
+        """Return a rollout; device "auto" is the GPU if there is one, and "cuda" falls back to the CPU with a warning."""
         place, path = usable_device(device), self._path(iteration)
         if path.is_file():
             data = read_lz4_rollout(path, place)
@@ -83,7 +83,7 @@ class RolloutStorage:
         return self.save_dir / f"rollout_{iteration:06d}.lz4"
 
     def list(self) -> list[int]:
-        """Return the archived iterations, in order."""
+        """Return the iterations of the stored rollouts, in ascending order."""
         return self._native.list()
 
 
@@ -96,7 +96,7 @@ def save_rollout_compressed(data: Rollout, path: str | os.PathLike[str]) -> Path
 
 
 def load_rollout_compressed(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> TensorDictBase:
-    """Return the rollout in an LZ4 file, or in one of fledge's own format."""
+    """Return the rollout in an LZ4 file, or in a file of fledge's own format."""
     found, device = find_checkpoint(path), usable_device(device)
     if found.suffix == ".lz4":
         return read_lz4_rollout(found, device)
@@ -111,7 +111,7 @@ def compress_rollout_for_storage(data: Rollout, compression_level: int = 9) -> b
 
 
 def save_to_disk(compressed: bytes, path: str | os.PathLike[str]) -> Path:
-    """Write bytes to a file, durably: it is there whole or not at all."""
+    """Write bytes durably to a file; after a crash, the file is complete or does not exist."""
     if not isinstance(compressed, bytes | bytearray | memoryview):
         raise InputError(
             f"compressed is a {type(compressed).__name__}, but must be bytes of compress_rollout_for_storage."
@@ -122,7 +122,7 @@ def save_to_disk(compressed: bytes, path: str | os.PathLike[str]) -> Path:
 
 
 def compress_rollout(data: TensorDictBase, compression_level: int = 9) -> CompressedBatch:
-    """Compress every tensor of a rollout [N, T] (or with an axis named "time") in memory, losslessly.
+    """Compress every tensor of a rollout in memory, losslessly; the rollout is [N, T], or has an axis named "time".
 
     Args:
         compression_level: 0 to 16, as in LZ4.
@@ -137,7 +137,7 @@ def compress_rollout(data: TensorDictBase, compression_level: int = 9) -> Compre
 
 
 def decompress_rollout(compressed: Rollout, device: str | torch.device | None = None) -> TensorDictBase:
-    """Return the rollout passed to `compress_rollout`; one that is not compressed (received from a machine) as it is."""
+    """Return the rollout that was passed to `compress_rollout`; return a rollout that is not compressed unchanged."""
     device = None if device is None else usable_device(device)
     if isinstance(compressed, TensorDictBase):
         return compressed if device is None else compressed.to(device)
@@ -147,24 +147,26 @@ def decompress_rollout(compressed: Rollout, device: str | torch.device | None = 
 def decompress_minibatch(
     compressed: CompressedBatch, minibatch_idx: torch.Tensor | Sequence[int], device: str | torch.device | None = None
 ) -> TensorDictBase:
-    """Return transitions of a compressed rollout, [len(minibatch_idx)]; number env * T + step is a step of an env."""
+    """Return transitions of a compressed rollout, [len(minibatch_idx)]; their numbers are env * T + step."""
     return rollouts.decompress_minibatch(compressed, minibatch_idx, None if device is None else usable_device(device))
 
 
 def make_batches(data: Rollout, num_minibatches: int) -> Iterator[torch.Tensor]:
-    """Yield the numbers of a rollout's transitions, shuffled, in `num_minibatches` parts of the same size."""
+    """Yield the numbers of a rollout's transitions, shuffled, in `num_minibatches` equal parts; a remainder is left out."""
     count = data.batch_size.numel()
     if not 1 <= num_minibatches <= count:
         raise InputError(
-            f"num_minibatches is {num_minibatches}, but must be 1 to {count}, the transitions of the rollout."
+            f"num_minibatches is {num_minibatches}, but must lie between 1 and {count}, the number of transitions."
         )
     yield from torch.randperm(count)[: count - count % num_minibatches].chunk(num_minibatches)
 
 
 def sender_to(host: str, port: int, compression_level: int = 1) -> Callable[[Rollout], int]:
-    """Connect to another machine; return a function that sends it a rollout, compressed or not, and returns the bytes sent.
+    """Connect to another machine; return a function that sends a rollout there and returns the number of bytes sent.
 
-    There, `fledge.receive(connection)` returns each rollout.
+    The rollout may be compressed or not.
+
+    On the other machine, `fledge.receive(connection)` returns each rollout.
 
         send_to_machine_B = sender_to("machine-b", 5555)
         send_to_machine_B(compress_rollout(data))
@@ -179,7 +181,7 @@ def sender_to(host: str, port: int, compression_level: int = 1) -> Callable[[Rol
 def _serialize(data: Rollout, joined: bool) -> bytes:
     """Return a pickled dict of NumPy arrays; keys of nested entries are "a/b" if `joined`, else tuples.
 
-    Entries over the same memory (an entry with two names) are one array, which the pickle holds once.
+    Entries that share memory (one entry with two names) are stored once.
     """
     data = data.decode() if isinstance(data, CompressedBatch) else data
     if not isinstance(data, TensorDictBase):

@@ -24,7 +24,7 @@ def compress_rollout(data: TensorDictBase, compression_level: int = 9) -> Compre
     """Compress every tensor of a rollout [T, N] in memory, losslessly; the result owns its data.
 
     Args:
-        compression_level: 0 (store) to 9 (densest).
+        compression_level: 0 (store) to 9 (smallest).
     """
     describe(data)  # raises InputError if it is not a rollout
     codecs.candidates(compression_level, 0)
@@ -39,7 +39,7 @@ def decompress_rollout(compressed: CompressedBatch, device: torch.device | str |
 def decompress_minibatch(
     compressed: CompressedBatch, indices: torch.Tensor | Sequence[int], device: torch.device | str | None = None
 ) -> TensorDictBase:
-    """Return transitions of a compressed rollout, [len(indices)]; number t * N + n is step t of env n."""
+    """Return transitions of a compressed rollout, [len(indices)]; index t * N + n means step t of env n."""
     return _decode(compressed, indices, device)
 
 

@@ -5,10 +5,10 @@
     obs, rewards, dones, infos = env.step(actions, dt=time_scale / 60)
     obs = env.reset(env_mask=dones)                             only where the mask is true; the others continue
 
-There is no auto-reset: a fight that has ended stays as it is, `done`, until it is reset.
+There is no auto-reset: a fight that has ended does not change, and stays `done`, until it is reset.
 
-It is also a `fledge.TensorEnv`, so that collectors take it: then the policy flies one side of each duel, `opponent` the other,
-and ended fights restart. These are other fights than those of `reset` and `step` above.
+It is also a `fledge.TensorEnv`, so that collectors accept it. There the policy controls one side of each duel, `opponent`
+controls the other, and ended fights restart. These fights are separate from those of `reset` and `step` above.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ DEFAULTS = {"rudder": 0.0, "throttle": 1.0, "fire": 0.0}  # values of missing pa
 
 
 class TensorEnv(BaseEnv, base.TensorEnv):
-    """Duels with both sides controlled by the caller; in a collector, one side against `opponent`.
+    """Duels in which the caller controls both sides; in a collector, the policy controls one side, `opponent` the other.
 
     Args:
-        config: Settings of midrangeRL or Fledge by name; or an AircombatConfig.
+        config: Dict of midrangeRL's or Fledge's settings by name, or an AircombatConfig.
         num_envs: Number of duels.
-        max_entities_per_env: Slots of `states`; at least two, and one for each missile carried.
-        device: "cpu", "cuda" (the CPU, with a printed sentence, if there is none), or "auto".
+        max_entities_per_env: Number of slots in `states`; at least one for each fighter and each missile carried.
+        device: "cpu", "cuda" (if there is none, the CPU with a printed warning), or "auto".
         seed: Seed of random starts.
-        opponent: Pilot or policy file of the other side in a collector.
+        opponent: Scripted policy (by name) or policy file that controls the other side in a collector.
     """
 
     outcomes = ManualResetDuels.outcomes
@@ -69,7 +69,9 @@ class TensorEnv(BaseEnv, base.TensorEnv):
         self._given = read_config(config, num_envs)
         cfg = self._given.cfg
         if cfg.action_form is ActionForm.discrete:
-            raise ConfigError("action_form must be continuous: TensorEnv takes rudder, throttle and fire.")
+            raise ConfigError(
+                "action_form must be continuous, because TensorEnv's actions are rudder, throttle and fire."
+            )
         needed = FIRST_MISSILE + 2 * cfg.missile.carried
         if max_entities_per_env < needed:
             raise ConfigError(
@@ -88,13 +90,13 @@ class TensorEnv(BaseEnv, base.TensorEnv):
 
     @property
     def states(self) -> dict[str, Tensor]:
-        """All entities, [num_envs, slots] each; a copy (see `states.py` for slots and units)."""
+        """Copies of the quantities of all entities, [num_envs, slots] each (`midrange/states.py` has slots and units)."""
         return slots_of(self.duel, self._given.origin_m, self.max_entities)
 
     def reset(self, env_mask: Tensor | None = None, out: TensorDict | None = None) -> Any:
-        """Start new fights, everywhere or where the mask [num_envs] is true; return the observations of all fights.
+        """Start new fights in all envs, or only where the mask [num_envs] is true; return the observations of all fights.
 
-        With `out`, as collectors call it, these are the fights of `one_sided`.
+        With `out`, as collectors call it, reset the fights of `one_sided` instead.
         """
         if out is not None:
             return self.one_sided.reset(env_mask, out=out)
@@ -116,14 +118,15 @@ class TensorEnv(BaseEnv, base.TensorEnv):
         """Advance all fights that are not done by `dt` seconds; return observations, rewards, dones, infos.
 
         Args:
-            actions: p1_rudder, p1_throttle, p1_fire, and the same for p2: tensors [num_envs], or numbers for all. Defaults:
-                rudder 0, full throttle, no shot.
-            dt: Seconds; 1/60 by default.
+            actions: p1_rudder, p1_throttle, p1_fire, and the same for p2: tensors [num_envs], or one number for all
+                envs. Defaults: rudder 0, full throttle, no shot.
+            dt: Duration of the step, s; 1/60 by default.
             out: Buffers of a collector; then step the fights of `one_sided` instead.
 
         Returns:
-            Rewards of "p1" and "p2"; dones [num_envs], which stay true until a reset; infos with winner (0 draw or none, 1,
-            2), p1_alive, p2_alive, truncated, and the `info` of Fledge's rewards, of P1 and under "p1" and "p2".
+            Rewards of "p1" and "p2"; dones [num_envs], which stay true until a reset; infos with winner (0: draw or not
+            decided, 1, 2), p1_alive, p2_alive, truncated, and the `info` of Fledge's rewards: that of P1 at the top level,
+            and those of both sides under "p1" and "p2".
         """
         if out is not None:
             return self.one_sided.step(actions, dt, out=out)
@@ -150,10 +153,10 @@ class TensorEnv(BaseEnv, base.TensorEnv):
         return self.get_observations(), rewards, self.done.clone(), infos | infos["p1"]
 
     def compute_rewards(self, done_mask: Tensor, winner_mask: Tensor | None = None) -> dict[str, Tensor]:
-        """Return both sides' rewards: for the end where `done_mask` is true, and for being alive while a fight continues.
+        """Return both sides' rewards: for the result where `done_mask` is true, plus for being alive while a fight continues.
 
         Args:
-            winner_mask: 0 for a draw, 1 or 2; by default the env's own.
+            winner_mask: 0 for a draw, 1 or 2 for the winner; by default the winners that the env determined.
         """
         winner = self.winner if winner_mask is None else winner_mask
         values, alive = self.reward_config, (self.duel.state["alive"] > 0).view(-1, 2)
@@ -166,7 +169,7 @@ class TensorEnv(BaseEnv, base.TensorEnv):
         return rewards
 
     def get_observations(self) -> Observations:
-        """Return both sides' observations, with Fledge's own: state, missile_tokens, spacetime, mask."""
+        """Return both sides' observations, with Fledge's observations state, missile_tokens, spacetime and mask."""
         return side_observations(self.duel, self._buffers["obs"], self._given.origin_m, self._given.size_m)
 
     def close(self) -> None:
@@ -179,7 +182,7 @@ class TensorEnv(BaseEnv, base.TensorEnv):
 
     @functools.cached_property
     def one_sided(self) -> base.TensorEnv:
-        """The duels that a collector flies: its policy on one side, `opponent` on the other, restarted as they end."""
+        """Duels of a collector, with its policy on one side and `opponent` on the other; they restart when they end."""
         from fledge.tasks.aircombat.task import AircombatTask
 
         cfg = dataclasses.replace(
@@ -210,14 +213,14 @@ class TensorEnv(BaseEnv, base.TensorEnv):
     # ---- actions ---------------------------------------------------------------------------------------------------
 
     def _read(self, actions: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Return the actions of both sides as rows."""
+        """Return the actions of both sides, [2 num_envs] by part; rows alternate between P1 and P2."""
         if not isinstance(actions, Mapping):
             raise InputError(
                 f"actions is a {type(actions).__name__}, but must be a dict: p1_rudder, p1_throttle and so on."
             )
         names = [f"{side}_{part}" for side in ("p1", "p2") for part in DEFAULTS]
         if unknown := [str(name) for name in actions if name not in names]:
-            raise InputError(f"actions has {', '.join(unknown)}, but only {', '.join(names)} are known.")
+            raise InputError(f"actions has {', '.join(unknown)}, but only {', '.join(names)} are allowed.")
         rows = {
             part: torch.stack([self._one(actions.get(f"{side}_{part}"), part) for side in ("p1", "p2")], 1).flatten()
             for part in DEFAULTS
@@ -230,4 +233,4 @@ class TensorEnv(BaseEnv, base.TensorEnv):
             return torch.as_tensor(given, dtype=torch.float32, device=self.device).expand(self.num_envs)
         except (TypeError, ValueError, RuntimeError) as error:
             given = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
-            raise InputError(f"A {part} is {given}, but must be a number, or a tensor ({self.num_envs},).") from error
+            raise InputError(f"{part} is {given}, but must be a number or a tensor ({self.num_envs},).") from error

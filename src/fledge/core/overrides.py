@@ -99,7 +99,9 @@ class _Config:
             hint = f", or set single values with {key}.NAME=VALUE" if is_section else ""
             raise ConfigError(f"{source}{key}={value} is not a preset: choose one of {names}{hint}.")
         if ours not in self.known:
-            raise ConfigError(source + unknown_key(ours, list(self.known)))
+            raise ConfigError(
+                source + unknown_key(ours, [*self.known, *(name for name, means in self.aliases.items() if means)])
+            )
         self.scaled.pop(ours, None)
         if factors:
             self.scaled[ours] = f"{source}{key}={value}", factors

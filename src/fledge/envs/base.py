@@ -6,7 +6,7 @@ returned unless the caller passes them as `out`.
 
     out["obs"]              TensorDict of observations, one entry per key of observation_spec       [N, ...]
     out["reward"]           float32                                                                  [N]
-    out["terminated"]       bool: the episode ended (success, crash); no value beyond                [N]
+    out["terminated"]       bool: ended by success or crash; the value after the end is 0            [N]
     out["truncated"]        bool: cut off by the time limit; bootstrap from final_obs. Never both.   [N]
     out["outcome"]          uint8: how the episode ended, a key of `outcomes`; 0 while it runs       [N]
     out["episode_return"]   float32, and "episode_length", int32 decisions: valid where one ended    [N]
@@ -44,7 +44,7 @@ Log = dict[str, tuple[torch.Tensor | float, torch.Tensor | int]]  # sum and coun
 
 
 class TensorEnv(ABC):
-    """Many envs of one task. Subclasses implement the specs, physics and state."""
+    """Base class: many envs of one task. Subclasses implement the specs, physics and state."""
 
     outcomes: Mapping[int, str] = {}
     """Names of the values of `outcome`."""
@@ -59,7 +59,7 @@ class TensorEnv(ABC):
 
     def __init__(self, num_envs: int, device: str, seed: int) -> None:
         if num_envs < 1:
-            raise InputError(f"num_envs is {num_envs}, but an env needs at least 1.")
+            raise InputError(f"num_envs is {num_envs}, but must be at least 1.")
         if not 0 <= seed < 2**63:
             raise InputError(f"seed is {seed}, but must lie between 0 and 2**63 - 1.")
         self.num_envs = num_envs
@@ -69,15 +69,15 @@ class TensorEnv(ABC):
 
     @property
     def unwrapped(self) -> TensorEnv:
-        """The env inside all wrappers."""
+        """Env inside all wrappers."""
         return self
 
     def log_scalar(self, name: str, value: torch.Tensor | float, where: torch.Tensor | None = None) -> None:
-        """Add values to the mean that is logged as `env/NAME`; with a mask `where`, which broadcasts, only those values."""
+        """Add values to the mean that is logged as `env/NAME`: all, or those where the mask `where` (broadcast) is true."""
         added: torch.Tensor | float
         count: torch.Tensor | int
         if not isinstance(value, torch.Tensor | float | int) or (where is not None and where.dtype is not torch.bool):
-            raise InputError(f"log_scalar({name!r}) takes a tensor or a number, and a bool tensor as `where`.")
+            raise InputError(f"log_scalar({name!r}) needs a tensor or number as `value`, and a bool tensor as `where`.")
         if where is not None:
             chosen = torch.where(where, value, 0.0).detach()
             added, count = chosen.sum(dtype=torch.float64), where.expand_as(chosen).sum()
@@ -96,12 +96,12 @@ class TensorEnv(ABC):
     @property
     @abstractmethod
     def observation_spec(self) -> dict[str, TensorSpec]:
-        """Specs of the observations by name."""
+        """Specs of the observations, by name."""
 
     @property
     @abstractmethod
     def action_spec(self) -> ActionSpec:
-        """Spec of the action, or a dict of specs."""
+        """Spec of the action, or a dict of specs if the action is a dict."""
 
     @abstractmethod
     def reset(self, env_mask: torch.Tensor | None = None, out: TensorDict | None = None) -> TensorDict:
@@ -109,7 +109,7 @@ class TensorEnv(ABC):
 
     @abstractmethod
     def step(self, action: Action, dt: float | None = None, out: TensorDict | None = None) -> TensorDict:
-        """Advance every env by one decision; `dt` sets its simulated seconds, if the task supports that."""
+        """Advance every env by one decision; `dt` sets the simulated time of the decision, s, if the task supports that."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
@@ -139,34 +139,36 @@ class TensorEnv(ABC):
         return TensorDict(parts, batch)
 
     def check_buffers(self, out: TensorDict | None) -> TensorDict:
-        """Return `out`, or new buffers if it is None; InputError if its observations do not fit the specs."""
+        """Return `out`, or new buffers if it is None; raise InputError if its observations do not match the specs."""
         if out is None:
             return self.make_buffers()
         for name, spec in self.observation_spec.items():
             expected, tensor = (self.num_envs, *spec.shape), out.get(("obs", name), None)
             if tensor is None or tuple(tensor.shape) != expected or tensor.dtype != spec.dtype:
-                raise InputError(f"out has no obs.{name} of {spec.dtype} {expected}: make it with env.make_buffers().")
+                raise InputError(
+                    f"out must have obs.{name} of {spec.dtype} {expected}: make it with env.make_buffers()."
+                )
         return out
 
     def check_state(self, state: Mapping[str, Any], keys: Iterable[str], **own: int) -> None:
-        """Raise InputError unless a saved state has these keys and these values."""
+        """Raise InputError unless a saved state has `keys`, and the values of this env in `own`."""
         if missing := [key for key in (*keys, *own) if key not in state]:
             raise InputError(f"This is not a state of a {type(self).__name__}: it has no {', '.join(missing)}.")
         for name, value in own.items():
             if int(state[name]) != value:
                 raise InputError(
-                    f"The state was saved by an env with {name} {state[name]}; this one has {value}. "
+                    f"The state was saved by an env with {name}={state[name]}, but this env has {name}={value}. "
                     f"Make the env with {name}={state[name]} to continue."
                 )
 
     def check_action(self, action: Action) -> None:
-        """Raise InputError unless the action has the right shape, type, device and finite, legal values."""
+        """Raise InputError unless the action has the shape, dtype and device of the spec, and finite, allowed values."""
         spec = self.action_spec
         if isinstance(spec, TensorSpec):
             return self._check_tensor("The action", action, spec)
         if not isinstance(action, (Mapping, TensorDict)) or set(action.keys()) != set(spec):
             got = ", ".join(action.keys()) if isinstance(action, (Mapping, TensorDict)) else type(action).__name__
-            raise InputError(f"The action is {got or 'empty'}, but must be a dict with {', '.join(spec)}.")
+            raise InputError(f"The action is {got or 'empty'}, but must be a dict with the keys {', '.join(spec)}.")
         for name, part in spec.items():
             self._check_tensor(f"The action's {name}", action[name], part)
 
@@ -179,22 +181,24 @@ class TensorEnv(ABC):
         if action.layout != torch.strided:
             raise InputError(f"{what} is {action.layout}, but must be a dense tensor: call to_dense().")
         if action.device.type != self.device.type:
-            raise InputError(f"{what} is on {action.device}, but the env is on {self.device}.")
+            raise InputError(f"{what} is on {action.device}, but must be on the env's device, {self.device}.")
         if spec.num_values is None:
             if not action.is_floating_point():
-                raise InputError(f"{what} has type {action.dtype}, but must be {spec.dtype}.")
+                raise InputError(f"{what} has dtype {action.dtype}, but must have {spec.dtype}.")
             # Not on CUDA, where this check would wait for the device; kernels there treat NaN as the lower bound.
             if self.device.type == "cpu" and not torch.isfinite(action).all():
                 bad = int((~torch.isfinite(action)).reshape(self.num_envs, -1).any(1).nonzero()[0])
-                raise InputError(f"{what} of env {bad} is not finite: {action[bad].tolist()}.")
+                raise InputError(f"{what} of env {bad} is {action[bad].tolist()}, but must be finite.")
         else:
             if action.is_floating_point() or action.dtype == torch.bool:
-                raise InputError(f"{what} has type {action.dtype}, but must hold integers below {spec.num_values}.")
+                raise InputError(
+                    f"{what} has dtype {action.dtype}, but must hold integers from 0 to {spec.num_values - 1}."
+                )
             if self.device.type == "cpu" and ((action < 0) | (action >= spec.num_values)).any():
-                raise InputError(f"{what} has values outside [0, {spec.num_values}).")
+                raise InputError(f"{what} has values outside of the allowed 0 to {spec.num_values - 1}.")
 
     def check_mask(self, env_mask: torch.Tensor | None, begun: bool) -> torch.Tensor:
-        """Return the mask of a reset, all true if None; InputError if it does not fit, or the first reset leaves envs out."""
+        """Return the mask of a reset, all true if None; raise InputError if it is invalid, or not all true before `begun`."""
         if env_mask is None:
             return torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
         is_tensor = isinstance(env_mask, torch.Tensor)
@@ -204,7 +208,7 @@ class TensorEnv(ABC):
         together = env_mask.view(-1, self.group)
         if self.group > 1 and not torch.equal(together, together[:, :1].expand_as(together)):
             raise InputError(
-                f"env_mask splits an episode: it must be equal in each group of {self.group} consecutive rows."
+                f"env_mask splits an episode: it must have one value in each group of {self.group} consecutive rows."
             )
         if not begun and not env_mask.all():
             raise InputError("The first reset must begin an episode in every env: call reset() without a mask first.")
@@ -212,25 +216,25 @@ class TensorEnv(ABC):
 
 
 def check_begun(begun: bool) -> None:
-    """Raise InputError in a step before the first reset."""
+    """Raise InputError if `begun` is false: a step needs a reset before it."""
     if not begun:
-        raise InputError("step() came before reset(): call reset() once to begin the first episodes.")
+        raise InputError("step() was called before reset(): call reset() once to begin the first episodes.")
 
 
 def fill(out: TensorDict, values: Mapping[str, torch.Tensor]) -> None:
-    """Copy values to the entries of the same names, as far as the buffers have them."""
+    """Copy values to the entries of `out` with the same names; names that `out` lacks are skipped."""
     for name in out.keys() & values.keys():
         out[name].copy_(values[name])
 
 
 def clear_results(out: TensorDict) -> None:
-    """Set all results but the observations to zero, as far as the buffers have them."""
+    """Set all entries of `out` but the observations to zero."""
     for name in out.keys() & {"reward", "terminated", "truncated", "outcome"}:
         out[name].zero_()
 
 
 def add_logs(logs: Iterable[Log]) -> Log:
-    """Return the sums and counts of several envs' logs, added up."""
+    """Return one log with the added sums and counts of several envs' logs."""
     total: Log = {}
     for log in logs:
         for name, (value, count) in log.items():

@@ -1,4 +1,4 @@
-"""A checker for any TensorEnv: it steps the env and reports the first rule of the contract (`envs/base.py`) that it breaks.
+"""Checker for any TensorEnv: it steps the env and reports the first rule of `envs/base.py` that the env breaks.
 
     check_tensor_env(lambda num_envs, seed: NavigationEnv(NavigationConfig(num_envs=num_envs), seed=seed))
 
@@ -46,14 +46,16 @@ def check_tensor_env(
 
     Args:
         make_env: Called as `make_env(num_envs=..., seed=...)`, several times; each env is closed again.
-        steps: Decisions to fly; must exceed the time limit of the env, so that episodes are truncated.
-        num_envs: At least 2.
-        make_longer: Like make_env, with a longer time limit (both in whole decisions). Truncated episodes go on there,
-            and their observations must equal `final_obs`. Without it, `final_obs` must only differ from the observations
-            before and after.
+        steps: Decisions per check; must exceed the time limit of the env, so that episodes are truncated.
+        num_envs: Number of envs, at least 2.
+        make_longer: Like make_env, but with a longer time limit (both in whole decisions). There, episodes that make_env's
+            limit truncates continue, and their observations must equal `final_obs`. Without make_longer, the check is
+            only that `final_obs` differs from the observations before and after it.
     """
     if num_envs < 2 or steps < 4:
-        raise InputError(f"The checker got {num_envs} envs and {steps} steps, but needs at least 2 and 4.")
+        raise InputError(
+            f"The checker got num_envs={num_envs} and steps={steps}, but needs at least 2 envs and 4 steps."
+        )
     check = _Check(make_env, steps, num_envs, seed, make_longer)
     with check.env() as env:
         check.specs(env)
@@ -69,7 +71,7 @@ def check_tensor_env(
 
 @dataclass
 class _Check:
-    """Each method is one check; all use the same actions."""
+    """The checks of `check_tensor_env`, one method each; all use the same actions."""
 
     make_env: MakeEnv
     steps: int
@@ -88,7 +90,7 @@ class _Check:
             env.close()
 
     def fly(self, env: TensorEnv, first: int) -> list[TensorDict]:
-        """Step through the actions from number `first` on; return copies of the results."""
+        """Step the env with all actions from number `first` on; return copies of the results."""
         return [env.step(action).clone() for action in self.actions[first:]]
 
     def specs(self, env: TensorEnv) -> None:
@@ -104,7 +106,7 @@ class _Check:
                 fail(f"The action's mask {spec.mask} must be an observation of shape {(*spec.shape, spec.num_values)}.")
 
     def flight(self) -> CheckSummary:
-        """Fly once with and without `out` buffers, and check every result; return the summary."""
+        """Step through all actions, alternately with and without `out` buffers, check every result, and return the summary."""
         kept: list[tuple[int, TensorDict, TensorDict]] = []
         with self.env() as env:
             log = FlightLog(self.num_envs, env.one_clock)
@@ -129,13 +131,13 @@ class _Check:
                 last = result
             for t, buffers, snapshot in kept:
                 if name := difference_in(buffers, snapshot):
-                    fail(f"{name} of call {t} was written again by a later call with other buffers.")
+                    fail(f"{name} of call {t} was changed by a later call that did not get these buffers.")
             return log.close(self.steps)
 
     def _call(
         self, env: TensorEnv, t: int, kept: list[tuple[int, TensorDict, TensorDict]], action: Action | None
     ) -> TensorDict:
-        """Reset (no action) or step; return the result. At even t the call gets `out` buffers filled with invalid values."""
+        """Reset if action is None, else step, and return the result; at even t with `out` buffers full of invalid values."""
         out = _invalid(env.make_buffers()) if t % 2 == 0 else None
         given = dict(leaves(out)) if out is not None else {}
         result = env.reset(out=out) if action is None else env.step(action, out=out)
@@ -143,7 +145,9 @@ class _Check:
             returned = dict(leaves(result))
             moved = [k for k, v in given.items() if k not in returned or returned[k].data_ptr() != v.data_ptr()]
             if result is not out or moved:
-                fail(f"call {t} was given buffers as out, but returned others ({', '.join(moved) or 'the container'}).")
+                fail(
+                    f"call {t} did not return the buffers that were passed as out ({', '.join(moved) or 'the container'})."
+                )
         check_layout(env, result, t, only_obs=action is None)
         kept.append((t, result, result.clone()))
         return result.clone()
@@ -162,17 +166,17 @@ class _Check:
             for t, result in enumerate(first):
                 env.reset(out=buffers) if t == 0 else env.step(self.actions[t - 1], out=buffers)
                 if name := difference(result, buffers, only_obs=t == 0):
-                    fail(f"{name} at step {t} depends on what the buffers passed as out held before.")
+                    fail(f"{name} at step {t} depends on the previous content of the buffers passed as out.")
         if all(difference(a, b, only_obs=True) is None for a, b in zip(first, other, strict=True)):
             fail(f"Seeds {self.seed} and {self.seed + 1} give the same observations: the seed has no effect.")
 
     def ends(self) -> None:
-        """Repeat some steps in which episodes ended, in an equal env and in one with a longer time limit."""
+        """Repeat some steps in which episodes ended, in another env of make_env and in one of make_longer."""
         for t, before, result in self.ended[:REPEATED]:
             with self.env() as other:
                 other.load_state_dict(before)
                 if name := difference(result, other.step(self.actions[t - 1])):
-                    fail(f"An env that loaded the state before step {t} differs in {name} after it.")
+                    fail(f"An env that loaded the state before step {t} gives a different {name} in that step.")
             cut = result["truncated"]
             if self.make_longer is None or not cut.any():
                 continue
@@ -180,7 +184,9 @@ class _Check:
                 longer.load_state_dict(before)
                 there = longer.step(self.actions[t - 1])
             if there["truncated"][cut].any():
-                fail("make_longer makes envs that are truncated as early as those of make_env: give it a longer limit.")
+                fail(
+                    "Envs of make_longer are truncated as early as those of make_env: give make_longer a longer limit."
+                )
             if name := difference_in(result["final_obs"][cut], there["obs"][cut]):
                 fail(
                     f"final_obs.{name} at step {t} differs from the observation of the same env without the time limit."
@@ -216,7 +222,7 @@ class _Check:
             if name := difference_in(result["obs"][~mask], last["obs"][~mask]):
                 fail(f"reset with a mask changed {name} of envs outside the mask.")
             if difference_in(result["obs"][mask], last["obs"][mask]) is None:
-                fail("reset with a mask left the envs inside the mask as they were.")
+                fail("reset with a mask did not begin new episodes inside the mask.")
             for t, (a, b) in enumerate(zip(self.fly(env, half), self.fly(other, half), strict=True), half + 1):
                 if name := difference(a[~mask], b[~mask]):
                     fail(f"A masked reset before step {half + 1} changed {name} at step {t} outside the mask.")
@@ -234,12 +240,12 @@ class _Check:
 
 
 def masked_specs(env: TensorEnv) -> list[TensorSpec]:
-    """Return the parts of the action that have a mask."""
+    """Return the specs of those parts of the action that have a mask."""
     return [spec for spec in parts_of(env.action_spec).values() if spec.mask is not None]
 
 
 def _draw_actions(env: TensorEnv, steps: int) -> Iterator[Action]:
-    """Yield legal random actions, held for some steps. Masks are ignored: an env must accept masked actions."""
+    """Yield random actions, each kept for some steps. Masks are ignored: an env must accept actions that the mask forbids."""
     spec, n, generator = env.action_spec, env.num_envs, torch.Generator().manual_seed(7)
     parts = parts_of(spec)
     held: dict[str, Tensor] = {}

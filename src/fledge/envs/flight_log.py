@@ -15,12 +15,12 @@ from fledge.envs.base import TensorEnv
 
 
 class EnvCheckError(FledgeError):
-    """An env breaks the TensorEnv contract."""
+    """Error: an env breaks a rule of the TensorEnv contract (`envs/base.py`)."""
 
 
 @dataclass(frozen=True)
 class CheckSummary:
-    """Steps of a check, and the numbers of episodes that were terminated and truncated."""
+    """Numbers of steps, and of terminated and truncated episodes, in a check."""
 
     steps: int
     terminated: int
@@ -32,7 +32,7 @@ def fail(sentence: str) -> None:
 
 
 class FlightLog:
-    """Sums up every episode independently, and compares the env's results with that."""
+    """Adds up rewards and lengths of every episode itself, and compares the env's results with them."""
 
     def __init__(self, num_envs: int, one_clock: bool = True) -> None:
         self.one_clock = one_clock
@@ -75,18 +75,20 @@ class FlightLog:
         self.total[ended] = 0.0
 
     def close(self, steps: int) -> CheckSummary:
-        """Check rules that concern the whole flight, and return the summary."""
+        """Check the rules that concern all steps together, and return the summary."""
         if not self.cut:
-            fail(f"No episode was truncated in {steps} steps: give make_env a shorter time limit, or fly more steps.")
+            fail(f"No episode was truncated in {steps} steps: give make_env a shorter time limit, or raise steps.")
         if self.one_clock and (len(set(self.cut)) > 1 or max(self.lengths) > self.cut[0]):
             fail(
                 f"Truncated episodes have {sorted(set(self.cut))} steps and the longest episode {max(self.lengths)}, "
-                "but a time limit truncates all at the same length."
+                "but a time limit must truncate all episodes at the same length."
             )
         if self.like_next:
-            fail("final_obs is always the first observation of the next episode, not the last of the one that ended.")
+            fail(
+                "final_obs is always the first observation of the next episode, but must be the last of the ended episode."
+            )
         if self.like_last:
-            fail("final_obs is always the observation before the last step, not the one after it.")
+            fail("final_obs is always the observation before the last step, but must be the one after it.")
         return CheckSummary(steps, len(self.lengths) - len(self.cut), len(self.cut))
 
 
@@ -123,13 +125,13 @@ def leaves(tensors: TensorDict) -> Iterator[tuple[str, Tensor]]:
 
 
 def difference_in(a: TensorDict, b: TensorDict) -> str | None:
-    """Return the name of the first entry whose bits differ, None if there is none."""
+    """Return the name of the first entry whose bits differ, or None if all are equal."""
     other = dict(leaves(b))
     return next((k for k, v in leaves(a) if not same(v, other[k])), None)
 
 
 def difference(a: TensorDict, b: TensorDict, only_obs: bool = False) -> str | None:
-    """Return the name of the first entry that differs where it is valid, None if there is none."""
+    """Return the name of the first entry that differs, compared only where it is valid; None if all are equal."""
     name = difference_in(a["obs"], b["obs"])
     if name or only_obs:
         return name and f"obs.{name}"

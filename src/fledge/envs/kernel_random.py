@@ -1,4 +1,4 @@
-"""Philox-4x32-10 in kernels: the same function as in `fledge.core.random`, which explains the counters."""
+"""Philox-4x32-10 random numbers in Warp kernels: the same function as in `fledge.core.random`, which explains the counters."""
 
 import warp as wp
 
@@ -41,13 +41,13 @@ def philox(counter: wp.vec4ui, seed: wp.vec2ui) -> wp.vec4ui:
 
 @wp.func
 def unit(word: wp.uint32) -> float:
-    """Return a word as a float in [0, 1), exact in 24 bits."""
+    """Return a float in [0, 1) made of the highest 24 bits of a word."""
     return float(word >> wp.uint32(8)) * 5.9604644775390625e-08
 
 
 @wp.func
 def uniform4(env: wp.uint32, time: wp.uint32, purpose: wp.uint32, draw: wp.uint32, seed: wp.vec2ui) -> wp.vec4:
-    """Return four floats in [0, 1)."""
+    """Return four uniform random floats in [0, 1) for a counter (env, time, purpose, draw)."""
     r = philox(wp.vec4ui(env, time, purpose, draw), seed)
     return wp.vec4(unit(r[0]), unit(r[1]), unit(r[2]), unit(r[3]))
 

@@ -1,8 +1,8 @@
 """Run kernels over ranges of envs: split over threads on the CPU, as one launch on CUDA.
 
-Warp runs a CPU kernel on the calling thread and releases the GIL, so the same program can run over disjoint
+Warp runs a CPU kernel on the calling thread and releases the GIL, so the same launches can run over disjoint
 ranges on several threads. Kernels take the first element of their range as first argument.
-A `Program` is recorded once per set of buffers and replayed cheaply.
+A `Program` is a list of recorded launches for each range, which is cheap to repeat.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Program = list[list[Any]]  # [shard][launch]
 
 
 class Launcher:
-    """Owns the worker threads of one env and the ranges they work on."""
+    """Worker threads of one env, which run kernel launches over ranges of its elements."""
 
     def __init__(self, device: str, num_threads: int) -> None:
         self.device = wp.get_device(device)
@@ -40,7 +40,7 @@ class Launcher:
         self._builder = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fledge-maps")
 
     def shards(self, size: int) -> list[tuple[int, int]]:
-        """Return range(size) as contiguous parts (first, count), one per thread, none empty."""
+        """Split range(size) into contiguous, non-empty parts (first, count), one per thread."""
         parts = min(self.num_threads, size)
         edges = [size * k // parts for k in range(parts + 1)]
         return [(a, b - a) for a, b in itertools.pairwise(edges)]
@@ -55,7 +55,7 @@ class Launcher:
         return [[prepare(call, *shard) for call in calls] for shard in self.shards(size)]
 
     def run(self, program: Program) -> None:
-        """Run a program. On the CPU it is done when this returns; on CUDA it is queued."""
+        """Run a program. On the CPU, return when it is complete; on CUDA, return when it is queued."""
 
         def launch_all(launches: Sequence[Any]) -> None:
             for launch in launches:
@@ -64,7 +64,7 @@ class Launcher:
         self.run_tasks([functools.partial(launch_all, launches) for launches in program])
 
     def run_tasks(self, tasks: Sequence[Callable[[], None]]) -> None:
-        """Run independent tasks, the first on the calling thread."""
+        """Run independent tasks, the first on the calling thread, and wait for all."""
         futures: list[Future[None]] = [self._pool.submit(task) for task in tasks[1:]]
         try:
             tasks[0]()

@@ -1,4 +1,4 @@
-"""Dumps of the NaN guard: everything that repeats one step. Plain arrays and JSON; nothing in them is executed."""
+"""Dumps of the NaN guard: files with everything that is needed to repeat one step, as plain arrays and JSON, without code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fledge.envs.base import Action
 
 
 def save_dump(path: Path, cfg: Any, state: Mapping[str, Any], action: Action) -> None:
-    """Write all that repeats one step: config, state before it, action."""
+    """Write a dump, from which one step can be repeated: the config, the state before the step, and the action."""
     arrays: dict[str, Any] = {}
     scalars: dict[str, Any] = {}
     for name, value in state.items():
@@ -47,5 +47,5 @@ def load_dump(path: str | Path, kind: type) -> tuple[Any, dict[str, Any], Action
             part, key = name.split(".", 1)
             (action if part == "action" else state[part])[key] = torch.as_tensor(array)
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        raise FormatError(f"{path} is not a dump of the NaN guard: {error}.") from error
+        raise FormatError(f"{path} is not a dump of the NaN guard, or is damaged: {error}.") from error
     return cfg, state, action[""] if set(action) == {""} else action

@@ -1,9 +1,10 @@
 """OpponentWrapper: makes a two-sided env one-sided. The caller controls one side of each episode, opponents the other.
 
-Row i is episode i of an env whose rows share episodes in pairs (`group` is 2). The caller has the first side of even episodes
-and the second of odd ones (numbered over all ranks), so that a policy learns both sides. With several opponents,
+Row i is episode i of an env whose rows share episodes in pairs (`group` is 2). The caller has the first side in even rows
+and the second in odd rows (numbered over all ranks), so that a policy learns both sides. With several opponents,
 each new episode draws one by weight, as a function of (seed, global index of the row, number of the episode), so the draw
-does not depend on threads and ranks. Opponents can be added and weights changed at any time; running episodes keep theirs.
+does not depend on threads and ranks. Opponents can be added and weights changed at any time; running episodes keep their
+opponents.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Opponent(Protocol):
 
 
 class OpponentWrapper(EnvWrapper):
-    """Episodes against opponents.
+    """One-sided view of a two-sided env, in which opponents control the other side.
 
     Args:
         both: The two-sided env; closed by `close()`.
@@ -48,7 +49,7 @@ class OpponentWrapper(EnvWrapper):
         env_offset: int = 0,
     ) -> None:
         if both.group != 2:
-            raise InputError(f"An episode of {type(both).__name__} has {both.group} rows, but OpponentWrapper needs 2.")
+            raise InputError(f"An episode of {type(both).__name__} has {both.group} rows, but must have 2.")
         super().__init__(both, both.num_envs // 2)
         self.both, self.env_offset, self.group = both, env_offset, 1
         rows = torch.arange(self.num_envs, device=self.device)
@@ -69,18 +70,18 @@ class OpponentWrapper(EnvWrapper):
         return self
 
     def set_opponents(self, opponents: Sequence[Opponent], weights: Sequence[float] | None = None) -> None:
-        """Set the opponents of the next episodes. The list may only grow; an opponent of weight 0 is not drawn.
+        """Set the opponents of the next episodes. The list must not get shorter; an opponent of weight 0 is not drawn.
 
         Results of new opponents begin at 0.
         """
         weights = [1.0] * len(opponents) if weights is None else list(weights)
         if len(opponents) < max(1, len(self.opponents)) or len(weights) != len(opponents):
             raise InputError(
-                f"{len(opponents)} opponents with {len(weights)} weights came, but there must be as many of both, and at "
-                f"least {max(1, len(self.opponents))}."
+                f"set_opponents got {len(opponents)} opponents and {len(weights)} weights: pass one weight per opponent, "
+                f"and at least {max(1, len(self.opponents))} opponents."
             )
         if not all(np.isfinite(w) and w >= 0 for w in weights) or sum(weights) <= 0:
-            raise InputError(f"The opponents' weights are {weights}, but must be at least 0, and at least one above 0.")
+            raise InputError(f"The opponents' weights are {weights}, but must be 0 or more, with at least one above 0.")
         self.opponents = list(opponents)
         self._edges = np.cumsum(np.asarray(weights, np.float64) / sum(weights))
         self._edges[-1] = np.inf  # 1 up to rounding
@@ -88,7 +89,7 @@ class OpponentWrapper(EnvWrapper):
         self.results = torch.cat([self.results, new])
 
     def take_results(self) -> Tensor:
-        """Return `results` since the last call, [opponents, outcomes], and reset them."""
+        """Return the number of ended episodes since the last call, [opponents, outcomes], and set it to 0."""
         taken, self.results = self.results, torch.zeros_like(self.results)
         return taken
 
@@ -145,7 +146,7 @@ class OpponentWrapper(EnvWrapper):
         self.opponent[rows] = torch.from_numpy(np.searchsorted(self._edges, uniform(counter, self.seed)[:, 0], "right"))
 
     def _hand_out(self, out: TensorDict | None) -> TensorDict:
-        """Copy the caller's rows from the inner env's buffers to the caller's buffers."""
+        """Copy the rows of the caller's sides from the inner env's buffers to `out` (or new buffers), and return it."""
         out = self.make_buffers() if out is None else out
         for name, place in out.items():
             nested = isinstance(place, TensorDict)
@@ -153,7 +154,9 @@ class OpponentWrapper(EnvWrapper):
                 source = self._out[name][key] if nested else self._out[name]
                 if part.shape != (self.num_envs, *source.shape[1:]) or part.dtype != source.dtype:
                     got = f"{part.dtype} {tuple(part.shape)}"
-                    raise InputError(f"out[{name}] is {got}, but must be made by env.make_buffers().")
+                    raise InputError(
+                        f"out[{name}] is {got}, which does not match the env: make out with env.make_buffers()."
+                    )
                 part.copy_(source[self.mine])
         return out
 
@@ -171,12 +174,12 @@ class OpponentWrapper(EnvWrapper):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state, to continue exactly from there; the same opponents must be set before."""
+        """Restore a state, to continue exactly from there; set the same opponents before."""
         self.check_state(state, self.state_dict())
         if len(state["memories"]) != len(self.opponents):
             raise InputError(
                 f"The state was saved with {len(state['memories'])} opponents, but {len(self.opponents)} are set: call "
-                "set_opponents with the saved ones first."
+                "set_opponents with these opponents first."
             )
         self.both.load_state_dict(state["both"])
         for name, value in self._out["obs"].items():

@@ -26,9 +26,9 @@ class EnvPlacement:
     """True for evaluation: use maps and seeds that training never uses."""
 
     def __post_init__(self) -> None:
-        """Raise InputError for values that no env can have."""
+        """Raise InputError for invalid values."""
         if not re.fullmatch(r"cpu|cuda(:\d+)?", str(self.device)):
-            raise InputError(f"device={self.device!r} is not known: give cpu, cuda or cuda:N.")
+            raise InputError(f"device={self.device!r} is not known: choose cpu, cuda or cuda:N.")
         at_least = {"seed": 0, "num_threads": 1, "env_offset": 0, "total_envs": 1, "rank": 0}
         for name, least in at_least.items():
             value = getattr(self, name)

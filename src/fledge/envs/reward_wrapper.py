@@ -31,20 +31,22 @@ Reward = Callable[[TensorEnv, Action, TensorDict], Tensor]
 
 
 def find_reward(reference: str) -> Reward:
-    """Return the reward named `module:object` or `file.py:object` (an instance of a class); ConfigError if it is none."""
+    """Return the reward that `module:object` or `file.py:object` names; a class is called without arguments to make one."""
     found = find_object(reference)
     try:
         reward = found() if isinstance(found, type) else found
     except TypeError as error:
-        raise ConfigError(f"{reference} cannot be made without arguments: {error}. Give them defaults.") from error
+        raise ConfigError(
+            f"{reference} cannot be made without arguments: {error}. Give its arguments defaults."
+        ) from error
     if not callable(reward):
         raise ConfigError(
-            f"{reference} is a {type(reward).__name__}, but a reward is called as reward(env, action, out)."
+            f"{reference} is a {type(reward).__name__}, but must be callable as reward(env, action, out)."
         )
     try:
         signature(reward).bind(None, None, None)
     except TypeError as error:
-        takes = f"takes {signature(reward)}, but a reward is called with three: (env, action, out)"
+        takes = f"takes the arguments {signature(reward)}, but must take three: (env, action, out)"
         raise ConfigError(f"{reference} {takes}.") from error
     except ValueError:  # it has no signature
         pass
@@ -52,7 +54,7 @@ def find_reward(reference: str) -> Reward:
 
 
 def reached(out: TensorDict) -> dict[str, Tensor]:
-    """Return the observations that a step led to: `final_obs` where an episode ended, `obs` elsewhere."""
+    """Return the observations at the end of a step: `final_obs` where an episode ended, `obs` elsewhere."""
     ended = out["terminated"] | out["truncated"]
     if ended.device.type == "cpu" and not ended.any():  # on CUDA, this check would wait for the device
         return dict(out["obs"].items())
@@ -62,7 +64,7 @@ def reached(out: TensorDict) -> dict[str, Tensor]:
 
 
 def call_reward(name: str, call: Callable[[], Any]) -> Any:
-    """Return the result of a user's reward; raise InputError with the line where it fails."""
+    """Return the result of a user's reward; if it fails, raise InputError that names the line."""
     try:
         return call()
     except FledgeError:
@@ -75,10 +77,10 @@ def call_reward(name: str, call: Callable[[], Any]) -> Any:
 
 
 def check_reward(name: str, reward: Any, num_envs: int) -> Tensor:
-    """Return a user's reward; raise InputError unless it is one finite number per env."""
+    """Return the values of a user's reward; raise InputError unless they are one finite number per env."""
     if not isinstance(reward, Tensor) or tuple(reward.shape) != (num_envs,):
         got = f"shape {tuple(reward.shape)}" if isinstance(reward, Tensor) else type(reward).__name__
-        raise InputError(f"The reward {name} returned {got}, but must return one number per env, ({num_envs},).")
+        raise InputError(f"The reward {name} returned {got}, but must return a tensor of shape ({num_envs},).")
     # Not on CUDA, where this check would wait for the device; the learner detects NaN there.
     if reward.device.type == "cpu" and not torch.isfinite(reward).all():
         bad = int((~torch.isfinite(reward)).nonzero()[0])
@@ -87,7 +89,7 @@ def check_reward(name: str, reward: Any, num_envs: int) -> Tensor:
 
 
 class RewardWrapper(EnvWrapper):
-    """An env with another reward (see the head of this module)."""
+    """Replaces the reward of an env by a function or object, called as reward(env, action, out) after every step."""
 
     def __init__(self, env: TensorEnv, reward: Reward) -> None:
         super().__init__(env)
@@ -119,7 +121,7 @@ class RewardWrapper(EnvWrapper):
             self.reward.reset(self.unwrapped, mask)
 
     def _completed(self, out: TensorDict) -> TensorDict:
-        """Return the caller's buffers, with spare ones for the entries that they lack."""
+        """Return the caller's buffers, with the wrapper's own buffers for entries that are missing."""
         missing = {name: value for name, value in self._spare.items() if name != "obs" and name not in out.keys()}  # noqa: SIM118
         return TensorDict({**dict(out.items()), **missing}, [self.num_envs]) if missing else out
 
@@ -137,7 +139,7 @@ class RewardWrapper(EnvWrapper):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.check_state(state, ("env", "return", "memory"))
         if len(state["return"]) != self.num_envs:
-            raise InputError(f"The state has {len(state['return'])} envs, this env has {self.num_envs}.")
+            raise InputError(f"The state needs num_envs={len(state['return'])}, but this env has {self.num_envs}.")
         self.env.load_state_dict(state["env"])
         self._return = state["return"].to(self.device).clone()
         if state["memory"]:

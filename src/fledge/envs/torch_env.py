@@ -1,7 +1,7 @@
 """TorchEnv: base class of envs in plain torch. A subclass implements:
 
     class Hover(TorchEnv):
-        outcomes = {0: "running", 1: "crash", 2: "timeout"}      # 0: goes on; the last one is the time limit
+        outcomes = {0: "running", 1: "crash", 2: "timeout"}      # 0: still running; the last is the time limit
 
         def begin(self, mask): ...                 set self.state where the mask [N] is true
         def observe(self): ...                     dict of observations [N, ...] of all envs
@@ -15,7 +15,7 @@ Random numbers come from `self.uniform(*shape)` and `self.normal(*shape)`, in an
 env, episode and step (counter-based, `core.random`), so that a masked reset changes no other env's future, observing twice
 gives the same noise, and results do not depend on how envs are distributed over ranks.
 
-    counter words = (env, episode, WORLD + 256 * steps since it began, number of the draw)
+    counter words = (env, episode, WORLD + 256 * steps since the episode began, number of the draw)
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class TorchEnv(TensorEnv):
 
     Args:
         cfg: Settings, with `num_envs`.
-        env_offset: Global index of the first env, if several TorchEnvs form one population.
-        total_envs: Size of that population.
+        env_offset: Global index of the first env, if the envs of several TorchEnvs (of several ranks) belong together.
+        total_envs: Number of envs of all these TorchEnvs.
 
     Attributes:
-        state: Tensors [N, ...] by name; `begin` makes them at the first reset, when its mask is true everywhere.
+        state: Tensors [N, ...] by name; `begin` creates them at the first reset, when its mask is true everywhere.
         max_steps: Decisions after which an episode is truncated.
     """
 
@@ -73,14 +73,14 @@ class TorchEnv(TensorEnv):
 
     @abstractmethod
     def observe(self) -> Mapping[str, Tensor]:
-        """Return the observations of all envs, which are then copied. Must not change the state."""
+        """Return the observations of all envs; the caller copies them. Must not change the state."""
 
     @abstractmethod
     def advance(self, action: Any) -> tuple[Tensor, Tensor]:
         """Move all envs by one decision; return reward [N] and outcome [N], 0 where the episode continues."""
 
     def timeout_outcome(self) -> Tensor | int:
-        """Return the outcome of episodes that are truncated now: one number for all, or [N]."""
+        """Return the outcome of episodes that reach the time limit: one number for all, or [N]."""
         return max(self.outcomes)
 
     # ---- helpers for subclasses -------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ class TorchEnv(TensorEnv):
         self.state[name] = torch.where(wide, value, self.state[name])
 
     def uniform(self, *shape: int) -> Tensor:
-        """Return uniform random numbers in [0, 1), [N, *shape]: new ones at every call in a step, the same in every run."""
+        """Return uniform random numbers in [0, 1), [N, *shape]: new ones in each call of a step, equal in runs of one seed."""
         count = math.prod(shape)
         blocks = -(-count // 4)
         draws = self._draw + torch.arange(blocks, device=self.device)
@@ -105,7 +105,7 @@ class TorchEnv(TensorEnv):
         return numbers.reshape(self.num_envs, -1)[:, :count].reshape(self.num_envs, *shape)
 
     def normal(self, *shape: int) -> Tensor:
-        """Return standard normal numbers [N, *shape] (Box and Muller)."""
+        """Return standard normal random numbers [N, *shape] (Box-Muller), drawn as `uniform` draws them."""
         u, v = self.uniform(2, *shape).unbind(1)
         return (-2.0 * (1.0 - u).log()).sqrt() * (2.0 * math.pi * v).cos()
 
@@ -122,7 +122,9 @@ class TorchEnv(TensorEnv):
 
     def step(self, action: Action, dt: float | None = None, out: TensorDict | None = None) -> TensorDict:
         if dt is not None and not math.isclose(dt, self.decision_s):
-            raise InputError(f"dt is {dt}, but a decision of this env lasts {self.decision_s} s.")
+            raise InputError(
+                f"dt is {dt} s, but a decision of this env always lasts {self.decision_s} s: leave dt out."
+            )
         check_begun(self._begun)
         self.check_action(action)
         into = self.check_buffers(out)
@@ -131,7 +133,9 @@ class TorchEnv(TensorEnv):
         reward, outcome = self.advance(action)
         for name, value in (("reward", reward), ("outcome", outcome)):
             if tuple(value.shape) != (self.num_envs,):
-                raise InputError(f"advance returned {name} of shape {tuple(value.shape)}, not ({self.num_envs},).")
+                raise InputError(
+                    f"advance returned {name} of shape {tuple(value.shape)}, but must return ({self.num_envs},)."
+                )
         self._return += reward
         truncated = (outcome == 0) & (self._length >= self.max_steps)
         outcome = torch.where(truncated, self.timeout_outcome(), outcome)
@@ -181,7 +185,9 @@ class TorchEnv(TensorEnv):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.check_state(state, ("state", "counters", "begun"), seed=self.seed, env_offset=self.env_offset)
         if len(state["counters"]["episode"]) != self.num_envs:
-            raise InputError(f"The state has {len(state['counters']['episode'])} envs, this env has {self.num_envs}.")
+            raise InputError(
+                f"The state is of {len(state['counters']['episode'])} envs, but this env has {self.num_envs}."
+            )
         self.state = {k: v.to(self.device).clone() for k, v in state["state"].items()}
         counters = {k: v.to(self.device).clone() for k, v in state["counters"].items()}
         self._episode, self._length, self._return = (counters[k] for k in ("episode", "length", "return"))
@@ -189,7 +195,7 @@ class TorchEnv(TensorEnv):
 
 
 def philox(env: Tensor, time: Tensor, purpose: Tensor, draw: Tensor, seed: int) -> Tensor:
-    """Return `core.random.philox` for int64 tensors of 32-bit words, with the four words on a new last axis."""
+    """Return the four random words of `core.random.philox`, on a new last axis, for int64 tensors of 32-bit words."""
     c0, c1, c2, c3 = torch.broadcast_tensors(env & LOW, time & LOW, purpose & LOW, draw & LOW)
     k0, k1 = split_seed(seed)
     for _ in range(ROUNDS):

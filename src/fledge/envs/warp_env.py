@@ -1,7 +1,7 @@
 """WarpEnv: base class of envs simulated in Warp. A subclass adds its physics.
 
-It has the launcher, the state tensors, recorded launches for each set of the caller's buffers, own buffers for calls
-without `out`, checks of loaded states, the NaN guard and the memory check. A subclass implements
+This class has the launcher, the state tensors, recorded kernel launches for each set of the caller's buffers, its own
+buffers for calls without `out`, checks of loaded states, the NaN guard and the memory check. A subclass implements
 
     observation_spec, action_spec      as any TensorEnv
     make_programs(tensors)             launches that advance, restart and observe, writing into one set of buffers
@@ -51,13 +51,13 @@ class Programs:
 
 
 class WarpEnv(TensorEnv):
-    """Many envs of one task, stepped by recorded launches.
+    """Many envs of one task, stepped by recorded kernel launches.
 
     Args:
         cfg: Settings of the env, with `num_envs`, `nan_guard` and `nan_dump_dir`.
         num_threads: CPU threads; results do not depend on it.
-        env_offset: Global index of the first env, if several WarpEnvs form one population.
-        total_envs: Size of that population.
+        env_offset: Global index of the first env, if the envs of several WarpEnvs (of several ranks) belong together.
+        total_envs: Number of envs of all these WarpEnvs.
     """
 
     config: ClassVar[type]
@@ -97,9 +97,11 @@ class WarpEnv(TensorEnv):
         raise NotImplementedError
 
     def set_duration(self, seconds: float) -> None:
-        """Set the duration of the next decision, s; InputError if the env does not support it."""
+        """Set the duration of the next decision, s; raise InputError if the env does not support it."""
         if not math.isclose(seconds, self.decision_s):
-            raise InputError(f"dt is {seconds}, but a decision here lasts {self.decision_s} s: set env.decimation.")
+            raise InputError(
+                f"dt is {seconds} s, but a decision of this env lasts {self.decision_s} s: set env.decimation."
+            )
 
     def before_advance(self) -> None:
         """Advance the clock, and objects that move independently of the envs."""
@@ -108,16 +110,17 @@ class WarpEnv(TensorEnv):
         """Prepare the restart of the episodes that ended."""
 
     def observe_more(self, obs: Mapping[str, torch.Tensor]) -> None:
-        """Write the observations that a subclass adds to `observation_spec`, for all rows: a function of the state.
+        """Write observations of all rows that the kernels do not write; they must depend on the state only.
 
-        Called after a reset, after every step, and again where episodes have begun; `final_obs` is kept by the caller.
+        Called after a reset, in a step before ended episodes restart (the caller copies these values to `final_obs`), and
+        again after they restarted.
         """
 
     def before_reset(self, env_mask: torch.Tensor) -> None:
         """Prepare the start of episodes where the mask is true."""
 
     def identity(self) -> dict[str, int]:
-        """Return the values that must be equal in a saved state and this env."""
+        """Return the values of this env that a state must have so that the env can load it."""
         return {"seed": self.seed, "env_offset": self.env_offset, "total_envs": self.total_envs}
 
     def state_parts(self) -> dict[str, Any]:
@@ -125,7 +128,7 @@ class WarpEnv(TensorEnv):
         raise NotImplementedError
 
     def load_parts(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of `state_parts`; raise InputError, and change nothing, if it does not fit."""
+        """Restore the result of `state_parts`; if it does not match this env, raise InputError and change nothing."""
         raise NotImplementedError
 
     # ---- reset and step -----------------------------------------------------------------------------------------------
@@ -164,7 +167,7 @@ class WarpEnv(TensorEnv):
         return into.clone() if out is None else into
 
     def _observe_more(self, programs: Programs, is_final: bool) -> None:
-        """Observe what a subclass adds; `is_final`: before ended episodes restart, which then goes to final_obs as well."""
+        """Call `observe_more`; with `is_final`, before ended episodes restart, copy their observations to final_obs."""
         if type(self).observe_more is WarpEnv.observe_more:
             return
         names = [path[1] for path in programs.tensors if path[0] == "obs"]
@@ -176,14 +179,14 @@ class WarpEnv(TensorEnv):
 
     def _refuse_closed(self, call: str) -> None:
         if self._closed:
-            raise InputError(f"{call}() came after close(): make a new env.")
+            raise InputError(f"{call}() was called after close(): make a new env.")
 
     def _scratch(self) -> TensorDict:
-        """Return the env's own buffers, zeroed: a copy of them costs less than new launches for buffers used once."""
+        """Return the env's own buffers, zeroed. (Copying them is faster than recording launches for buffers used once.)"""
         return self._spare.zero_()
 
     def _restart_ended(self, programs: Programs) -> None:
-        """Begin the next episode where one ended. On the CPU, shards without ended episodes are skipped."""
+        """Begin the next episode where one ended. On the CPU, thread ranges without an ended episode are skipped."""
         program = programs.restart
         if self.device.type == "cpu":
             ended = programs.ended().numpy().reshape(-1, self.group)[:, 0]
@@ -199,7 +202,7 @@ class WarpEnv(TensorEnv):
     # ---- the caller's buffers --------------------------------------------------------------------------------------
 
     def _programs(self, out: TensorDict) -> Programs:
-        """Return the launches for the caller's buffers; recorded once, then reused."""
+        """Return the recorded launches that write into the caller's buffers; they are recorded once and reused."""
         tensors = self._buffers_of(out)
         key = tuple(t.data_ptr() for t in tensors.values())
         if key not in self._bindings:
@@ -209,7 +212,7 @@ class WarpEnv(TensorEnv):
         return self._bindings[key]
 
     def _buffers_of(self, out: TensorDict) -> Tensors:
-        """Return the caller's tensors by path, checked; missing ones are the env's spare buffers."""
+        """Return the caller's tensors by path, after checking them; for missing ones, the env's own buffers."""
         found: Tensors = {}
         for path, spare in self._spare.items(include_nested=True, leaves_only=True):
             path = path if isinstance(path, tuple) else (path,)
@@ -224,7 +227,7 @@ class WarpEnv(TensorEnv):
                     f"but must be {spare.dtype} {tuple(spare.shape)} on {spare.device}."
                 )
             if not tensor.is_contiguous():
-                raise InputError(f"out[{'.'.join(path)}] is not contiguous: pass buffers laid out [num_envs, ...].")
+                raise InputError(f"out[{'.'.join(path)}] is not contiguous: make it with env.make_buffers().")
             found[path] = tensor
         return found
 
@@ -245,12 +248,14 @@ class WarpEnv(TensorEnv):
             found = saved.get(name)
             if found is None or tuple(found.shape) != tuple(tensor.shape):
                 got = "nothing" if found is None else tuple(found.shape)
-                raise InputError(f"The saved state has {got} for {name}, this env needs {tuple(tensor.shape)}.")
+                raise InputError(
+                    f"The saved state has {got} for {name}, but this env needs shape {tuple(tensor.shape)}."
+                )
 
     # ---- memory, NaN -----------------------------------------------------------------------------------------------
 
     def counted(self) -> tuple[str, int]:
-        """Return the name of what env.num_envs counts, for messages, and the rows of each."""
+        """Return what env.num_envs counts (such as "drones", for messages), and the number of rows per counted item."""
         return self.unit, 1
 
     def state_bytes(self) -> int:
@@ -258,7 +263,7 @@ class WarpEnv(TensorEnv):
         return 400
 
     def _check_memory(self) -> None:
-        """Raise MemoryBudgetError if observations and states of all envs do not fit."""
+        """Raise MemoryBudgetError if observations and states of all envs do not fit into memory."""
         unit, rows = self.counted()
         observed = sum(math.prod(s.shape) * s.dtype.itemsize for s in self.observation_spec.values())
         each = rows * (self.observed_copies * observed + self.state_bytes())
@@ -297,6 +302,6 @@ class WarpEnv(TensorEnv):
 
     @classmethod
     def from_identity(cls: type[W], cfg: Any, state: Mapping[str, Any]) -> W:
-        """Return an env that can load this state."""
+        """Return an env with the seed and numbers of envs of a saved state, so that it can load the state."""
         place: dict[str, Any] = {k: int(state[k]) for k in ("seed", "env_offset", "total_envs")}
         return cls(cfg, **place)

@@ -18,11 +18,11 @@ from fledge.envs.base import Action, Log, TensorEnv, add_logs
 
 
 class EnvWrapper(TensorEnv):
-    """A TensorEnv around another one.
+    """TensorEnv that forwards every call to another TensorEnv.
 
     Args:
         env: The env to wrap; closed by `close()`.
-        num_envs: Rows of the wrapper, if they differ from the env's.
+        num_envs: Number of rows of the wrapper, if the env has a different number.
     """
 
     def __init__(self, env: TensorEnv, num_envs: int | None = None) -> None:

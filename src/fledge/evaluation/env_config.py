@@ -23,6 +23,7 @@ from fledge.tasks.base import Task
 from fledge.tasks.policy_factory import TrainedEnv
 from fledge.tasks.policy_loader import LoadedPolicy
 
+NOT_FLOWN = ("num_envs", "reward")  # settings that do not change how an episode goes
 Differences = dict[str, dict[str, Any]]  # env.KEY -> {"trained": value, "flown": value}
 
 
@@ -43,7 +44,9 @@ def tell_differences(label: str, differences: Differences) -> str:
 def tell_own_settings(label: str, cfg: Any, first: Any) -> str:
     """Return a sentence about the settings in which a policy's env differs from the first policy's; "" if none does."""
     own, others = flat_settings(cfg), flat_settings(first)
-    parts = [f"env.{key}={written(own[key])}" for key in own if own[key] != others[key] and key != "num_envs"]
+    parts = [
+        f"env.{key}={written(own[key])}" for key in own if own[key] != others[key] and not key.startswith(NOT_FLOWN)
+    ]
     return f"{label} keeps its own {', '.join(parts)}" if parts else ""
 
 

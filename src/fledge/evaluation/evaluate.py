@@ -126,6 +126,8 @@ def _evaluate_policies(
     interop: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> Evaluation:
+    if episodes is not None and (isinstance(episodes, bool) or not isinstance(episodes, int)):
+        raise ConfigError(f"episodes={episodes!r} must be a whole number.")
     listed = list(policies) if isinstance(policies, list | tuple) else [policies]
     request = EvalRequest(
         listed,

@@ -11,16 +11,21 @@ from fledge.evaluation.tables import score_of
 COLOURS = ("#1b9e5a", "#4a6fa5", "#e08e1b", "#d1495b", "#6b4fa0", "#526070")
 
 
-def draw_scores(rows: list[dict[str, Any]]) -> Any:
-    """Return a figure of the primary metric of each policy, with 95 % intervals; a colour for each env config."""
+def draw_scores(rows: list[dict[str, Any]], metric: str | None = None) -> Any:
+    """Return a figure of a metric of each policy, a colour for each env config.
+
+    The default metric is the primary one, which is drawn with 95 % intervals.
+    """
     from matplotlib.figure import Figure
 
     names, envs = (list(dict.fromkeys(str(row[key]) for row in rows)) for key in ("policy", "world"))
     figure = Figure(figsize=(6.4, 1.2 + 0.5 * len(rows)), layout="constrained")
-    axis, head, height = figure.add_subplot(), rows[0]["headline"], 0.8 / len(envs)
+    axis, head, height = figure.add_subplot(), metric or rows[0]["headline"], 0.8 / len(envs)
     for number, env in enumerate(envs):
         chosen = [row for row in rows if row["world"] == env]
-        score, low, high = np.array([score_of(row, head) for row in chosen]).T
+        score, low, high = np.array(
+            [score_of(row, head) if metric is None else [row[head]] * 3 for row in chosen], float
+        ).T
         place = [names.index(row["policy"]) + (number - (len(envs) - 1) / 2) * height for row in chosen]
         colour = COLOURS[number % len(COLOURS)]
         axis.barh(
@@ -28,9 +33,9 @@ def draw_scores(rows: list[dict[str, Any]]) -> Any:
         )
     axis.set_yticks(range(len(names)), names)
     axis.invert_yaxis()
-    if head != "return":
+    if metric is None and head != "return":
         axis.set_xlim(0, 1)
-    axis.set_xlabel(f"{head}, {rows[0]['episodes']} episodes each, 95 % intervals")
+    axis.set_xlabel(f"{head}, {rows[0]['episodes']} episodes each" + (", 95 % intervals" if metric is None else ""))
     axis.grid(axis="x", alpha=0.25)
     axis.legend(fontsize=8, loc="best")
     return figure

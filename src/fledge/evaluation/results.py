@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import html
+import io
+import shutil
 from collections.abc import Sequence
 from typing import Any
+
+from rich.console import Console
 
 from fledge.core.errors import ConfigError
 from fledge.core.table import Table
@@ -68,15 +72,22 @@ class Evaluation:
             return dict(self.rows[0])
         return {"task": self.task.name if self.task else None, "rows": [dict(row) for row in self.rows]}
 
-    def plot(self) -> Any:
-        """Return a matplotlib Figure: the primary metric with 95 % intervals, wins as a matrix, or a curve over training."""
+    def plot(self, metric: str | None = None) -> Any:
+        """Return a matplotlib Figure: the primary metric with 95 % intervals, wins as a matrix, or a curve over training.
+
+        Args:
+            metric: Another column of `table()` to draw for each policy, without intervals.
+        """
         from fledge.evaluation import curve, plots
 
         if self.is_cross_table:
             return use_figures(plots.draw_cross_table(self.rows[0]))
         if "minutes" in self.rows[0]:
             return use_figures(curve.draw(self.rows, self.rows[0]["policy"]))
-        return use_figures(plots.draw_scores(self.rows))
+        if metric is not None and not all(isinstance(row.get(metric), int | float) for row in self.rows):
+            known = [name for name, value in self.rows[0].items() if isinstance(value, int | float)]
+            raise ConfigError(f"metric={metric!r} is not a figure of every policy. Choose one of {', '.join(known)}.")
+        return use_figures(plots.draw_scores(self.rows, metric))
 
     def flights(self, policy: int = 0) -> Any:
         """Return a matplotlib Figure of recorded episodes; needs `fledge.evaluate(..., picture=True)`.
@@ -134,8 +145,17 @@ class Evaluation:
             )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    def __repr__(self) -> str:
-        return repr(self.table())
+    def __str__(self) -> str:
+        """Return the tables that `fledge eval` prints."""
+        if self.task is None:
+            return str(self.table())
+        text = io.StringIO()
+        console = Console(file=text, width=shutil.get_terminal_size((100, 24)).columns, color_system=None)
+        for part in self.render():
+            console.print(part)
+        return text.getvalue().rstrip()
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         row = self.rows[0]

@@ -3,7 +3,7 @@
 n-step, for a transition t of an episode of T, with k = min(n_step, T - t) steps:
 
     reward       r[t] + gamma r[t+1] + ... + gamma^(k-1) r[t+k-1]
-    next_X       X[t+k]                                     the final observation if the episode ended before
+    next_X       X[t+k]                                     the final observation if the episode ends at t+k
     terminated, truncated, done     of step t+k-1           bootstrap unless terminated
     discount     gamma^k                                    factor of the value of next_X (only if n_step > 1)
 
@@ -38,11 +38,11 @@ def check_n_step(schema: Schema, n_step: int, gamma: float) -> None:
     if not 0.0 <= gamma <= 1.0:
         raise ConfigError(f"gamma is {gamma}, but must lie between 0 and 1.")
     if n_step > 1 and (REWARD not in schema.stored or not schema.nexts):
-        raise ConfigError(f"n_step={n_step} needs 'reward' and a next_ key, but the keys are {schema.names}.")
+        raise ConfigError(f"n_step={n_step} needs 'reward' and a next_X key: add them to keys={schema.names}.")
 
 
 def transitions(data: EpisodeStore, number: np.ndarray, n_step: int, gamma: float) -> Batch:
-    """Return transitions [B] by their number, counted from the oldest kept."""
+    """Return the transitions with these numbers [B], counted from the oldest transition in the buffer."""
     episode, offset = data.index.get_range_relative_idx(number)
     count = len(number)
     taken = np.minimum(n_step, data.index.values[episode] - offset)  # k
@@ -82,7 +82,7 @@ def transitions(data: EpisodeStore, number: np.ndarray, n_step: int, gamma: floa
 
 
 def _n_step_reward(pick: Pick, spec: KeySpec, shape: tuple[int, ...], taken: np.ndarray, gamma: float) -> torch.Tensor:
-    """Sum in NumPy on the calling thread, because torch's threads hang in a forked child."""
+    """Return n-step rewards; summed in NumPy on the calling thread, because torch's threads hang in a forked child."""
     count, width = shape
     tensor = from_words(pick(REWARD, slice(None)), spec)
     if spec.dtype.is_floating_point and spec.dtype not in (torch.float64, torch.float32, torch.float16):
@@ -127,7 +127,7 @@ def _masked(words: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 def _named(found: dict[str, torch.Tensor], schema: Schema) -> Batch:
-    """Return the keys of the schema in order, with masks of ragged keys instead of counts."""
+    """Return a batch with the schema's keys in their order; a ragged key has a mask instead of its counts."""
     batch: Batch = {}
     for name in schema.names:
         batch[name] = found[name]
@@ -141,7 +141,7 @@ def _named(found: dict[str, torch.Tensor], schema: Schema) -> Batch:
 def sequence_starts(
     lengths: np.ndarray, length: int, count: int, rng: np.random.Generator, ends: Ends = "inside"
 ) -> Sequence[np.ndarray]:
-    """Sample `count` windows uniformly; return their episodes and first frames (negative before the episode)."""
+    """Sample `count` windows uniformly; return their episodes and first frames (negative if before the episode)."""
     before = length - 1 if ends == "pad" else 0
     each = np.cumsum(lengths + before if ends == "pad" else np.maximum(lengths - length + 1, 1))
     drawn = rng.integers(0, each[-1], count)

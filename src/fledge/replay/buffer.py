@@ -47,18 +47,18 @@ class DictReplayBuffer(EpisodeStore):
         keys: Keys of a batch, optionally with a `KeySpec` each; None takes them from the data added first. `next_X` takes no
             memory if X is a key.
         device: Device of the batches.
-        pin_memory: Copy batches to a CUDA device through pinned memory, without waiting.
+        pin_memory: Copy batches to a CUDA device through pinned memory, asynchronously.
         img_compressed: Compress keys with two or more axes (images, grid maps, LiDAR); False stores them raw.
         layout: Unit of compression: each "frame", a "chunk" of time (the default), or a whole "episode".
         compress_epi: True selects layout "episode", False "frame".
-        n_step: Steps per transition.
+        n_step: Number of steps that a sampled transition spans (n-step return).
         gamma: Discount of n-step returns.
         prioritized: Sample in proportion to priority^alpha instead of uniformly.
         alpha: Exponent of priorities.
         beta: Exponent of the importance weights.
         seed: Seed of the samples; None takes a random one.
         decode_threads: Threads that decode, including the caller's; None derives it from the cores.
-        cache_bytes: Size of the cache of decoded chunks per key that is not packed; helps if frames are sampled repeatedly.
+        cache_bytes: Cache of decoded chunks for each key that a general codec compresses; helps if frames are resampled.
         segment_frames: `add_rollout` cuts open episodes after this many transitions; None waits for their end.
     """
 
@@ -84,7 +84,7 @@ class DictReplayBuffer(EpisodeStore):
     ) -> None:
         device = device_of(device)
         if pin_memory and device.type != "cuda":
-            raise ConfigError(f"pin_memory=True is for a CUDA device, but device is {device}.")
+            raise ConfigError(f"pin_memory=True needs a CUDA device, but device is {device}.")
         max_size = whole("max_size", max_size, 1, ConfigError)
         layout = choose_layout(layout, compress_epi)
         whole("cache_bytes", cache_bytes, 0, ConfigError)
@@ -105,7 +105,7 @@ class DictReplayBuffer(EpisodeStore):
 
     @property
     def episode_lens_prefix_sum(self) -> PrefixSum:
-        """The index: length and start of each episode."""
+        """Index of the episodes: the length and start of each."""
         return self.index
 
     @property
@@ -195,7 +195,8 @@ class DictReplayBuffer(EpisodeStore):
         """Sample windows of consecutive transitions of one episode each, [batch_size, length, ...], with "mask".
 
         With `ends` "inside", transitions near the ends of an episode are sampled less often; "pad" adds windows that reach
-        over the ends, so that all are sampled equally often. "index" is that of a window's first transition in the episode.
+        over the ends, so that all are sampled equally often. "index" identifies a window's first transition that lies in the
+        episode.
         """
         with self.lock:
             self._check_sampling(batch_size)
@@ -214,11 +215,11 @@ class DictReplayBuffer(EpisodeStore):
             numbers, begin = integers(index), self.index.evicted_total
             if not len(numbers) or numbers.min() < begin or numbers.max() >= begin + self.index.total:
                 given = f"has values from {numbers.min()} to {numbers.max()}" if len(numbers) else "is empty"
-                raise InputError(f"index {given}, but only {begin} to {begin + self.index.total - 1} are kept.")
+                raise InputError(f"index {given}, but the buffer keeps only {begin} to {begin + self.index.total - 1}.")
             return self._transitions(numbers - begin)
 
     def update_priorities(self, index: Indices, priority: np.ndarray | torch.Tensor | Sequence[float]) -> None:
-        """Set priorities (0 or more) of transitions by their "index"; indices that left the buffer are ignored."""
+        """Set priorities (0 or more) of transitions by their "index"; indices of transitions that were removed are ignored."""
         with self.lock:
             self._check_alive()
             if self.priorities is None:
@@ -226,7 +227,7 @@ class DictReplayBuffer(EpisodeStore):
             numbers = integers(index)
             values = torch.as_tensor(priority).detach().to("cpu", torch.float64).reshape(-1).numpy()
             if len(numbers) != len(values):
-                raise InputError(f"There are {len(numbers)} indices but {len(values)} priorities: pass one for each.")
+                raise InputError(f"There are {len(numbers)} indices but {len(values)} priorities: pass one per index.")
             begin = self.index.evicted_total
             kept = (numbers >= begin) & (numbers < begin + self.index.total)
             self.priorities.update(numbers[kept], values[kept])

@@ -30,7 +30,7 @@ def integers(index: Indices) -> np.ndarray:
 
 
 def named_values(what: str, data: Any) -> dict[str, Any]:
-    """Return a mapping with string keys, such as a TensorDict, as a dict; InputError for other data."""
+    """Return a mapping with string keys, such as a TensorDict, as a dict; raise InputError for other data."""
     if not hasattr(data, "keys"):
         raise InputError(f"The {what} is a {type(data).__name__}, but must be a dict of arrays or tensors.")
     if odd := [name for name in data.keys() if not isinstance(name, str)]:  # noqa: SIM118 - a TensorDict is no dict
@@ -47,7 +47,7 @@ def device_of(device: str | torch.device) -> torch.device:
 
 
 def damaged(what: str, saved: str = "replay") -> FormatError:
-    """Return the error for a saved state that no version of fledge writes."""
+    """Return the FormatError for a damaged saved state; `what` says what is wrong with it."""
     return FormatError(f"The saved {saved} {what}: it is damaged, load an older checkpoint.")
 
 

@@ -33,7 +33,7 @@ MEASURE_EPISODES = 8
 
 @dataclass(eq=False, repr=False)
 class EpisodeStore:
-    """Episodes of a replay buffer; the oldest leave when `max_size` transitions are reached."""
+    """Episodes of a replay buffer; the oldest are removed when there are more than `max_size` transitions."""
 
     max_size: int
     schema: Schema
@@ -65,14 +65,14 @@ class EpisodeStore:
             self.open = OpenEpisodes(num_envs, specs, self.schema.with_final(), self.segment_frames, self.max_size)
         if self.open.num_envs != num_envs:
             before = self.open.num_envs
-            raise InputError(f"The rollout has {num_envs} envs, but the one before had {before}: call flush() first.")
+            raise InputError(f"The rollout has {num_envs} envs, but the previous one had {before}: call flush() first.")
         return self.open
 
     def _insert(self, length: int, words: Words) -> None:
-        """Add an episode. Steps that can fail come first; the caller delays Ctrl-C."""
+        """Add an episode; everything that can fail comes first. The caller must delay Ctrl-C (`uninterrupted`)."""
         if length > self.max_size:
             size = f"max_size={self.max_size}"
-            raise InputError(f"An episode of {length} transitions does not fit {size}: split it or raise max_size.")
+            raise InputError(f"An episode of {length} transitions is longer than {size}: split it or raise max_size.")
         if not self.stores:
             self.stores = self._plan(words)
         elif not self.measured and self.index.evicted_total + self.index.total >= MEASURE_FRAMES:
@@ -99,7 +99,7 @@ class EpisodeStore:
         return plan_stores(self.schema.internal(), words, self.layout, self.img_compressed, self.cache_bytes)
 
     def _measure_again(self) -> None:
-        """Choose the stores on a sample of all episodes so far, and move the episodes to them."""
+        """Choose the stores again, by measuring a sample of all episodes so far, and move the episodes to them."""
         some = np.unique(np.linspace(0, self.num_episodes - 1, MEASURE_EPISODES).astype(int)).tolist()
         sample = [self.words_of(episode) for episode in some]
         stores = self._plan({key: np.concatenate([words[key] for words in sample]) for key in sample[0]})
@@ -110,7 +110,7 @@ class EpisodeStore:
         self.stores, self.measured = stores, True
 
     def words_of(self, episode: int, only: str | None = None) -> Words:
-        """Decode an episode: all internal keys, or `only` one."""
+        """Return the decoded words of an episode, for all internal keys or for the key `only`."""
         length, with_final = int(self.index.values[episode]), self.schema.with_final()
         rows = np.arange(length + bool(self.schema.nexts))
         words: Words = {}
@@ -135,7 +135,7 @@ class EpisodeStore:
 
 
 class Episodes(Sequence[torch.Tensor]):
-    """Frames of one key, [T, ...] per episode, oldest first, decoded on access; with the final one if `next_X` is derived."""
+    """Frames of one key, [T, ...] per episode, oldest first, decoded on access; [T + 1, ...] if `next_X` is derived."""
 
     def __init__(self, data: EpisodeStore, key: str) -> None:
         self._data, self._key = data, key
@@ -153,7 +153,7 @@ class Episodes(Sequence[torch.Tensor]):
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Deliver a SIGINT that arrives during the block after it. (Only the main thread receives signals.)"""
+    """Delay a SIGINT (Ctrl-C) that arrives during the block until its end. (Only the main thread receives signals.)"""
     handler = signal.getsignal(signal.SIGINT)
     if handler is None or threading.current_thread() is not threading.main_thread():
         yield

@@ -20,7 +20,7 @@ _forks = 0
 
 
 def watch(item: Any) -> None:
-    """Hold `item.lock`, which is re-entrant, at every fork from now on, as long as the item lives."""
+    """Hold `item.lock`, which must be re-entrant, during every fork from now on, as long as the item exists."""
     with _guard:
         _watched.add(item)
 

@@ -33,7 +33,7 @@ Packed = bytes | bytearray | memoryview
 
 
 def compress_image(image: np.ndarray | torch.Tensor, level: int = 9) -> bytes:
-    """Compress one image losslessly at a level of 0 (store) to 9 (densest); raw if that saves less than 5 %."""
+    """Compress one image losslessly at a level of 0 (store) to 9 (smallest); store it raw if that saves less than 5 %."""
     return _compress(_as_array(image), level, sequence=False)
 
 
@@ -58,7 +58,7 @@ def decompress_image(data: Packed, shape: Sequence[int] | None = None, dtype: An
 def decompress_image_seq(
     data: Packed, shape: Sequence[int] | None = None, n: int | None = None, dtype: Any = np.uint8
 ) -> np.ndarray:
-    """Return the sequence of `compress_image_seq`, like `decompress_image`; `shape` is of one of `n` images."""
+    """Return the images from the bytes of `compress_image_seq`, or from an LZ4 frame of `n` images of `shape`."""
     return _decompress(data, None if shape is None or n is None else (n, *shape), dtype, sequence=True)
 
 
@@ -112,20 +112,22 @@ def _decompress(data: Packed, expected: Sequence[int] | None, lz4_dtype: Any, se
     nbytes = math.prod(shape) * dtype.itemsize
     member = view[begin:]
     if nbytes > codecs.MAX_EXPANSION * max(len(member), 1):
-        raise FormatError(f"The image claims {nbytes} bytes in {len(member)}: it is damaged.")
+        raise FormatError(f"The image is damaged: {len(member)} compressed bytes cannot hold {nbytes} bytes.")
     out = np.empty(nbytes, np.uint8)
     codecs.decode(name, member, out, word_size("array", dtype.str))
     if zlib.crc32(out.data) != crc:
         raise FormatError("The image's checksum is wrong: it is damaged.")
     if expected is not None and tuple(shape) != tuple(expected):
-        raise InputError(f"The bytes hold an image of shape {tuple(shape)}, but shape is {tuple(expected)}.")
+        raise InputError(
+            f"The bytes hold an image of shape {tuple(shape)}, but the argument shape is {tuple(expected)}."
+        )
     if not sequence:
         return out.view(dtype).reshape(shape)
     return np.ascontiguousarray(np.moveaxis(out.view(dtype).reshape([*shape[1:], shape[0]]), -1, 0))
 
 
 def _read_header(view: memoryview, sequence: bool) -> tuple[np.dtype[Any], list[int], str, int, int]:
-    """Return dtype, shape, codec and checksum, and where the header ends."""
+    """Return dtype, shape, codec, checksum, and the position of the first byte after the header."""
     if len(view) < 8 or view[:4] != MAGIC:
         raise FormatError("The bytes do not begin with FLI1: they are not a compressed image.")
     (length,) = struct.unpack_from("<I", view, 4)

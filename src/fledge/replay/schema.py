@@ -4,8 +4,9 @@ A key X is stored once. If `next_X` is a key too, it is derived as the next fram
 has transitions (the final observation).
 Words: inside the buffer, values are unsigned integers of the dtype's size, [rows, *shape], so that every bit is preserved.
 Ragged keys (graph inputs) have frames with a varying number of elements, up to the spec's shape[0]. They come as a list of
-arrays [k, ...], or as a padded array [..., most, ...] with a mask [..., most] whose true cells come first. They are stored
-padded with zeros, with the count under `X_count`. "Internal" keys are the stored keys and these counts.
+arrays [k, ...], or as a padded array [..., most, ...] with a mask [..., most] whose true cells come first (`most` is the
+spec's shape[0]). They are stored padded with zeros, with the number of elements under `X_count`. "Internal" keys are the
+stored keys and these counts.
 """
 
 from __future__ import annotations
@@ -40,9 +41,11 @@ class KeySpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(self.shape))
         if self.dtype not in DTYPE_NAMES or self.dtype.itemsize not in WORDS:
-            raise ConfigError(f"KeySpec.dtype is {self.dtype}, but must be a dtype of up to 8 bytes.")
+            raise ConfigError(f"KeySpec.dtype is {self.dtype}, but must have at most 8 bytes, as torch.float32 has.")
         if self.ragged and (not self.shape or self.shape[0] < 1):
-            raise ConfigError(f"The shape of a ragged key is {self.shape}, but must begin with the largest count.")
+            raise ConfigError(
+                f"A ragged key has shape {self.shape}, but must begin with its largest number of elements."
+            )
 
     @property
     def frame_bytes(self) -> int:
@@ -59,7 +62,7 @@ class KeySpec:
     def from_state(cls, state: Mapping[str, Any]) -> KeySpec:
         shape = tuple(int(n) for n in state["shape"])
         if len(shape) > MAX_DIMS or min(shape, default=0) < 0 or math.prod(n or 1 for n in shape) > MAX_CELLS:
-            raise damaged(f"has frames of shape {str(shape)[:60]}")
+            raise damaged(f"has frames of the invalid shape {str(shape)[:60]}")
         return cls(shape, TORCH_DTYPES[state["dtype"]], bool(state["ragged"]))
 
 
@@ -71,7 +74,7 @@ def as_tensor(value: Any, name: str) -> torch.Tensor:
             raise InputError(f"{name!r} is a {kind} tensor of {value.dtype}, but must be dense: convert it first.")
         return value.detach().resolve_conj().resolve_neg().cpu()
     if isinstance(value, np.ma.MaskedArray):
-        raise InputError(f"{name!r} is a masked array: fill it, and pass the mask under its own key.")
+        raise InputError(f"{name!r} is a masked array: fill it, and pass the mask as a key of its own.")
     try:
         array = np.asarray(value)
         array = np.ascontiguousarray(array, array.dtype.newbyteorder("=")) if array.ndim else array
@@ -81,13 +84,13 @@ def as_tensor(value: Any, name: str) -> torch.Tensor:
 
 
 def to_words(tensor: torch.Tensor, spec: KeySpec) -> np.ndarray:
-    """Return a CPU tensor of the key's dtype as words."""
+    """Return a CPU tensor of the key's dtype as words (unsigned integers with the same bits)."""
     signed = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[spec.dtype.itemsize]
     return tensor.contiguous().view(signed).numpy().view(spec.word)
 
 
 def from_words(words: np.ndarray, spec: KeySpec) -> torch.Tensor:
-    """Return words as a tensor of the key's dtype, sharing memory."""
+    """Return words (unsigned integers) as a tensor of the key's dtype, sharing memory."""
     if spec.dtype is torch.float32:  # fast path for most keys
         return torch.from_numpy(words.view(np.float32))
     signed = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}[spec.dtype.itemsize]
@@ -95,7 +98,7 @@ def from_words(words: np.ndarray, spec: KeySpec) -> torch.Tensor:
 
 
 def pad_ragged(name: str, frames: Sequence[Any], spec: KeySpec) -> tuple[torch.Tensor, np.ndarray]:
-    """Return a list of arrays [k, ...] as one tensor [rows, *shape], and the counts [rows]."""
+    """Return arrays [k, ...] as one tensor [rows, *shape] padded with zeros, and the number k of each [rows]."""
     out = torch.zeros(len(frames), *spec.shape, dtype=spec.dtype)
     counts = np.zeros(len(frames), np.int64)
     for row, frame in enumerate(frames):
@@ -110,7 +113,7 @@ def pad_ragged(name: str, frames: Sequence[Any], spec: KeySpec) -> tuple[torch.T
 
 
 def ragged_counts(name: str, mask: torch.Tensor, shape: Sequence[int], spec: KeySpec) -> np.ndarray:
-    """Return the elements per frame, [*shape], from a padding mask [*shape, most]."""
+    """Return the number of elements of each frame, [*shape], from a padding mask [*shape, most]."""
     expected = (*shape, spec.shape[0])
     if tuple(mask.shape) != expected:
         raise InputError(f"{name + MASK!r} has shape {tuple(mask.shape)}, but must have {expected}.")
@@ -121,7 +124,7 @@ def ragged_counts(name: str, mask: torch.Tensor, shape: Sequence[int], spec: Key
 
 
 def set_ragged_counts(words: Words, name: str, counts: np.ndarray, spec: KeySpec) -> None:
-    """Set the words [..., *spec.shape] of a ragged key to zero beyond its counts, and add the counts."""
+    """Set the words [..., *spec.shape] of a ragged key to zero beyond its counts, and add the counts to `words`."""
     there = np.arange(spec.shape[0]) < counts[..., None]
     there = there.reshape(*there.shape, *(1,) * (len(spec.shape) - 1))
     words[name] = np.where(there, words[name], words[name].dtype.type(0))
@@ -132,9 +135,9 @@ class Schema:
     """Keys of a buffer: which are stored and which derived, and their specs.
 
     Args:
-        keys: Names, optionally with a `KeySpec` each; None leaves them open until `settle`. Missing specs are learned from
-            the data added first.
-        reserved: Names that batches use themselves.
+        keys: Names, optionally with a `KeySpec` each; None leaves the keys unknown until `settle`. Missing specs are learned
+            from the data added first.
+        reserved: Names that a batch adds itself, which keys must not have.
     """
 
     def __init__(
@@ -152,32 +155,36 @@ class Schema:
 
     @property
     def open(self) -> bool:
-        """Whether the keys are still unknown."""
+        """True if the keys are still unknown."""
         return not self.names
 
     def settle(self, keys: Sequence[str] | Mapping[str, KeySpec | None]) -> None:
-        """Set the keys, once."""
+        """Set the keys of a schema that was made without keys."""
         names = list(keys)
         if isinstance(keys, str) or not names or not all(isinstance(name, str) and name for name in names):
             raise ConfigError(f"keys is {keys!r}, but must be a list of at least one name.")
         if len(set(names)) != len(names):
-            raise ConfigError(f"keys has {sorted({n for n in names if names.count(n) > 1})} twice.")
+            raise ConfigError(f"keys has {sorted({n for n in names if names.count(n) > 1})} twice: name each key once.")
         self.names = names
         self.nexts = [n for n in names if n.startswith(NEXT) and n.removeprefix(NEXT) in names]
         self.stored = [n for n in names if n not in self.nexts]
         self.observed = {n.removeprefix(NEXT) for n in self.nexts}
         self.steps = [n for n in self.stored if n not in self.observed]
         if odd := sorted(self.observed - set(self.stored)):
-            raise ConfigError(f"keys has {NEXT} keys of {odd}, which are derived themselves: rename them.")
+            raise ConfigError(f"keys has {[NEXT + n for n in odd]}, but a {NEXT}X key has no next frame: rename them.")
         if flags := sorted(self.observed.intersection(DONE)):
-            raise ConfigError(f"keys has {NEXT} keys of {flags}, but nothing follows the end of an episode.")
+            raise ConfigError(
+                f"keys has {[NEXT + n for n in flags]}, but end flags have no next value: leave them out."
+            )
         if isinstance(keys, Mapping):
             if wrong := [n for n, spec in keys.items() if not isinstance(spec, KeySpec | None)]:
-                raise ConfigError(f"The values of the keys {wrong} must be a KeySpec, or None to learn it from data.")
+                raise ConfigError(
+                    f"The values of {wrong} in keys must be a KeySpec, or None to learn it from the data."
+                )
             self.specs = {n: spec for n in self.stored if (spec := keys[n]) is not None}
         taken = {*self.reserved, *(n + end for n in self.ragged for end in (MASK, COUNT))}
         if clash := sorted(taken.intersection(names)):
-            raise ConfigError(f"The keys {clash} are reserved names of a batch: rename them.")
+            raise ConfigError(f"The keys {clash} are names that a batch adds itself: rename them.")
 
     @property
     def ragged(self) -> list[str]:
@@ -190,17 +197,17 @@ class Schema:
         return {n: self.specs[n] for n in self.stored} | counts
 
     def with_final(self) -> set[str]:
-        """Return the internal keys that have a final row."""
+        """Return the internal keys with one row more than the episode has transitions (the final observation)."""
         return self.observed | {n + COUNT for n in self.ragged if n in self.observed}
 
     def learn(self, frames: Mapping[str, torch.Tensor]) -> None:
-        """Learn missing specs from tensors [rows, ...]."""
+        """Set the missing specs of keys from tensors [rows, ...]."""
         for name, tensor in frames.items():
             if name not in self.specs:
                 self.specs[name] = KeySpec(tuple(tensor.shape[1:]), tensor.dtype)
 
     def check(self, name: str, tensor: torch.Tensor, rows: int | None = None) -> np.ndarray:
-        """Return the words of a tensor [rows, *shape], or raise InputError."""
+        """Return a tensor [rows, *shape] as words; raise InputError if it does not match the key's spec."""
         spec = self.specs[name]
         if tensor.dtype != spec.dtype:
             raise InputError(f"{name!r} is {tensor.dtype}, but this buffer stores {spec.dtype}: convert it first.")

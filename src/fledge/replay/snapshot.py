@@ -32,7 +32,7 @@ VERSION = 1
 
 
 def settings(buffer: DictReplayBuffer) -> dict[str, Any]:
-    """Return the constructor arguments for a buffer that can load this one's state."""
+    """Return the constructor arguments of a new buffer that can load the state of this buffer."""
     schema, priorities = buffer.schema, buffer.priorities
     same = ("max_size", "device", "img_compressed", "layout", "n_step", "gamma", "cache_bytes", "segment_frames")
     return {
@@ -65,9 +65,11 @@ def load(buffer: DictReplayBuffer, state: Mapping[str, Any]) -> None:
     """Load a saved state into a buffer."""
     with reading():
         if state["version"] != VERSION:
-            raise FormatError(f"The saved replay has version {state['version']}, not {VERSION}: update fledge.")
+            raise FormatError(
+                f"The saved replay has version {state['version']}, but fledge reads {VERSION}: update fledge."
+            )
         if not buffer.schema.open and list(state["keys"]) != buffer.schema.names:
-            raise InputError(f"The saved replay has keys {state['keys']}, but this buffer has {buffer.schema.names}.")
+            raise InputError(f"The saved replay has keys={state['keys']}, but this buffer has {buffer.schema.names}.")
         saved = {str(k): KeySpec.from_state(v) for k, v in state["specs"].items()}
         names = [str(name) for name in state["keys"]]
         schema = Schema({name: saved.get(name) for name in names} if names else None, buffer.schema.reserved)
@@ -77,7 +79,7 @@ def load(buffer: DictReplayBuffer, state: Mapping[str, Any]) -> None:
         index = PrefixSum(buffer.max_size)
         index.load_state_dict(dict(state["index"]))
         if index.total > buffer.max_size:
-            raise InputError(f"The saved replay has {index.total} transitions, more than max_size={buffer.max_size}.")
+            raise InputError(f"The saved replay has {index.total} transitions: raise max_size={buffer.max_size}.")
         stores = _load_stores(buffer, state, schema, index)
         priorities = _load_priorities(buffer, state, index)
         opened = _load_open(buffer, state, schema)
@@ -98,12 +100,12 @@ def _load_stores(buffer: DictReplayBuffer, state: Mapping[str, Any], schema: Sch
     specs = schema.internal()
     stores = build_stores(state["plan"], specs, buffer.cache_bytes)
     if len(stores) != len(state["stores"]):
-        raise damaged("has a plan that does not match its stores")
+        raise damaged("has a plan for another number of stores than it holds")
     for store, saved in zip(stores, state["stores"], strict=True):
         store.load(saved)
         final = not schema.with_final().isdisjoint(store.keys)
         if not np.array_equal(store.length.view(), index.values + final):
-            raise damaged("has an index that does not match its data")
+            raise damaged("has an index whose episode lengths differ from its data")
     return stores
 
 
@@ -128,7 +130,7 @@ def _load_open(buffer: DictReplayBuffer, state: Mapping[str, Any], schema: Schem
 
 
 def rebuild(kind: type[DictReplayBuffer], arguments: dict[str, Any], state: dict[str, Any], pid: int) -> Any:
-    """Make a buffer from the parts of `__reduce__`; each worker process samples differently."""
+    """Make the copy of a buffer that `__reduce__` describes; in each worker process it samples differently."""
     from fledge.replay.buffer import DictReplayBuffer
 
     buffer = kind.__new__(kind)

@@ -24,7 +24,7 @@ ROW_CODEC = "lz4-shuffle"  # decodes fastest, and others are hardly smaller for 
 
 
 def encode_row(row: np.ndarray) -> bytes:
-    """Compress one row: a letter for the codec, then the bytes."""
+    """Return a row compressed: a letter for the codec, then the compressed bytes."""
     data = row.reshape(-1).view(np.uint8)
     if row.itemsize == 1 and data.max(initial=0) <= 1:
         return b"b" + encode_block(BITS, data, 1)
@@ -32,13 +32,13 @@ def encode_row(row: np.ndarray) -> bytes:
 
 
 def decode_row(blob: bytes, out: np.ndarray) -> None:
-    """Decode what `encode_row` returned into `out`."""
+    """Decode a row that `encode_row` returned, into `out`."""
     codec = BITS if blob[:1] == b"b" else ROW_CODEC
     decode_block(codec, memoryview(blob)[1:], out.reshape(-1).view(np.uint8), out.itemsize)
 
 
 def joined(blobs: Mapping[int, bytes]) -> dict[str, Any]:
-    """Return numbered blobs as three arrays."""
+    """Return numbered blobs as three arrays: their numbers, their sizes, and their joined bytes."""
     numbers: Sequence[int] = sorted(blobs)
     sizes = np.array([len(blobs[n]) for n in numbers], np.int64)
     data = np.frombuffer(b"".join([blobs[n] for n in numbers]), np.uint8)
@@ -48,14 +48,14 @@ def joined(blobs: Mapping[int, bytes]) -> dict[str, Any]:
 def split(state: Mapping[str, Any]) -> dict[int, bytes]:
     numbers, sizes, data = (np.asarray(state[k]) for k in ("numbers", "sizes", "data"))
     if len(numbers) != len(sizes) or (sizes < 0).any() or sizes.sum() != len(data):
-        raise damaged("has rows that do not match its data", "storage")
+        raise damaged("has rows whose sizes do not match its data", "storage")
     ends = np.cumsum(sizes)
     view = memoryview(np.ascontiguousarray(data, np.uint8).data)
     return {int(n): bytes(view[e - s : e]) for n, s, e in zip(numbers, sizes.tolist(), ends.tolist(), strict=True)}
 
 
 class CompressedStorageCheckpointer(StorageCheckpointerBase):
-    """TorchRL's `dumps` and `loads`: one native file in their folder, without decoding the rows.
+    """Checkpointer for TorchRL's `dumps` and `loads`: writes one fledge file into the folder, without decoding rows.
 
     `loads` verifies every byte and runs no code; an error leaves the storage unchanged.
     """
@@ -69,7 +69,7 @@ class CompressedStorageCheckpointer(StorageCheckpointerBase):
         storage.load_state_dict(load_checkpoint(Path(path) / FILE))
 
     def register_save_hook(self, hook: Callable[..., Any]) -> None:
-        """Raise InputError: hooks need whole TensorDicts, which are never made."""
+        """Raise InputError: hooks need whole TensorDicts, but the rows are saved compressed."""
         raise InputError("A CompressedStorage is saved without hooks: change the rows before they are added.")
 
     register_load_hook = register_save_hook

@@ -41,7 +41,7 @@ ROWS = PACKED_ROWS
 class CompressedStorage(LazyStackStorage):
     """TorchRL storage of compressed rows.
 
-    The base class is for TorchRL's choice by class how to stack samples: it leaves batches of a `LazyStackStorage` alone.
+    The base class is `LazyStackStorage`, because TorchRL decides by class how to stack samples, and leaves its batches alone.
 
     Args:
         max_size: Largest number of rows.
@@ -62,7 +62,7 @@ class CompressedStorage(LazyStackStorage):
         forks.watch(self)
 
     def forked(self, number: int) -> None:
-        """Do nothing in a forked child: TorchRL draws the samples (see `forks`)."""
+        """Do nothing in a forked child: TorchRL draws the samples, so there is no random state here (see `forks`)."""
 
     def __getstate__(self) -> dict[str, Any]:
         with self.lock:
@@ -106,7 +106,9 @@ class CompressedStorage(LazyStackStorage):
         with self.lock:
             rows = self._indices(index)
             if len(rows) and not self._filled[rows].all():
-                raise IndexError(f"Index {rows[~self._filled[rows]][0]} was never written.")
+                raise IndexError(
+                    f"Index {rows[~self._filled[rows]][0]} was never written: read only indices that were set."
+                )
             found = {key: from_words(words, self.specs[key]) for key, words in self._take(rows).items()}
         out = TensorDict({}, [len(rows)])
         nests = {key: TensorDict({}, [len(rows), *nest]) for key, nest in self._nests.items()}
@@ -121,7 +123,7 @@ class CompressedStorage(LazyStackStorage):
         return self._len
 
     def contains(self, item: Any) -> Any:
-        """Return whether an index (or each of a tensor) was written."""
+        """Return whether an index was written, or for a tensor of indices whether each was written."""
         rows = np.asarray(item)
         inside = (rows >= 0) & (rows < self.max_size)
         found = inside & self._filled[np.where(inside, rows, 0)]
@@ -164,7 +166,9 @@ class CompressedStorage(LazyStackStorage):
         filled = np.asarray(state_dict["filled"], bool)
         if filled.shape != self._filled.shape:
             saved, own = len(filled), len(self._filled)
-            raise InputError(f"The saved storage has room for {saved} rows, this one for {own}: change max_size.")
+            raise InputError(
+                f"The saved storage has max_size={saved}, but this one has {own}: make it with max_size={saved}."
+            )
 
         def read(entries: Any) -> dict[Key, Any]:
             return {tuple(key) if isinstance(key, list) else key: value for key, value in entries}
@@ -196,7 +200,9 @@ class CompressedStorage(LazyStackStorage):
         rows = np.atleast_1d(cursor.astype(np.int64)).reshape(-1)
         rows = np.where(rows < 0, rows + self._len, rows)
         if len(rows) and (rows.min() < 0 or rows.max() >= self.max_size):
-            raise IndexError(f"Indices {rows.min()} to {rows.max()} are outside of max_size={self.max_size}.")
+            raise IndexError(
+                f"Indices {rows.min()} to {rows.max()} must lie in 0 to max_size - 1 ({self.max_size - 1})."
+            )
         return rows
 
     def _words(self, data: TensorDictBase, count: int) -> dict[Key, np.ndarray]:
@@ -211,7 +217,7 @@ class CompressedStorage(LazyStackStorage):
         specs = self.specs or {key: KeySpec(tuple(v.shape[1:]), v.dtype) for key, v in tensors.items()}
         if set(tensors) != set(specs):
             given, expected = sorted(map(str, tensors)), sorted(map(str, specs))
-            raise InputError(f"The rows have keys {given}, but must have those of the rows before: {expected}.")
+            raise InputError(f"The rows have keys {given}, but the rows before have {expected}: use the same keys.")
         for key, value in tensors.items():
             spec = specs[key]
             if tuple(value.shape) != (count, *spec.shape) or value.dtype != spec.dtype:
@@ -222,13 +228,13 @@ class CompressedStorage(LazyStackStorage):
         return {key: to_words(value, specs[key]) for key, value in tensors.items()}
 
     def _set_specs(self, specs: dict[Key, KeySpec], nests: dict[Key, tuple[int, ...]]) -> None:
-        """Set the keys, and the batch sizes of nested TensorDicts (without the row axis), of an empty storage."""
+        """Empty the storage and set its keys, and the batch sizes of nested TensorDicts (without the row axis)."""
         self.specs, self._nests = specs, nests
         self.columns = packing.Columns({k: s for k, s in specs.items() if packing.Columns.count(s) <= MAX_COLUMNS})
         self._empty()
 
     def _open_block(self, block: int) -> dict[Key, np.ndarray]:
-        """Return the rows of a block as writable arrays."""
+        """Return the rows of a block as writable arrays, decoded if the block was compressed."""
         if block not in self._open:
             arrays = {key: np.zeros((ROWS, *spec.shape), spec.word) for key, spec in self.specs.items()}
             if len(rows := np.flatnonzero(self._filled[block * ROWS : (block + 1) * ROWS])):
@@ -238,7 +244,7 @@ class CompressedStorage(LazyStackStorage):
         return self._open[block]
 
     def _close(self, blocks: list[int]) -> None:
-        """Compress open blocks, all at once."""
+        """Compress open blocks, and remove their uncompressed rows."""
         if len(self.columns.kinds) and blocks:
             rows = {key: np.concatenate([self._open[b][key] for b in blocks]) for key in self.columns.place}
             packed = packing.pack(self.columns.table(rows), self.columns.kinds, np.full(len(blocks), ROWS))
@@ -251,7 +257,7 @@ class CompressedStorage(LazyStackStorage):
                     blobs[block * ROWS + i] = encode_row(arrays[key][i])
 
     def _take(self, rows: np.ndarray) -> dict[Key, np.ndarray]:
-        """Return the words of rows, from open and closed blocks."""
+        """Return the words of rows, from uncompressed (open) and compressed blocks."""
         out: dict[Key, np.ndarray] = {}
         block, inside = rows // ROWS, rows % ROWS
         opened = np.isin(block, list(self._open)) if self._open else np.zeros(len(rows), bool)
@@ -295,7 +301,7 @@ class CompressedStorage(LazyStackStorage):
             words, counts = np.frombuffer(b"".join(blobs), np.uint32), np.full(len(blobs), ROWS)
             sound = packing.check(words, edges // 4, counts, len(self.columns.kinds))
         if not sound or any(set(rows) != set(written.tolist()) for rows in self._single.values()):
-            raise damaged("has rows that do not match its data", "storage")
+            raise damaged("has rows whose compressed data is missing or invalid", "storage")
         try:
             self.get([])
         except RuntimeError as error:  # TensorDict's

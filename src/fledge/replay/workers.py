@@ -1,4 +1,4 @@
-"""Workers: the threads that decode, for as long as the buffer lives.
+"""Workers: the threads that decode for a replay buffer.
 
 Contract
     `run(tasks)` executes independent tasks, the first on the calling thread, and returns when all are done; an error of a
@@ -20,7 +20,7 @@ from fledge.replay.checks import whole
 
 
 class Workers:
-    """A thread pool that includes the caller's thread; `threads` None takes the process's cores, at most four."""
+    """Thread pool that includes the caller's thread; `threads=None` uses one thread per core, at most four."""
 
     def __init__(self, threads: int | None = None) -> None:
         threads = min(4, default_threads()) if threads is None else threads
@@ -30,7 +30,7 @@ class Workers:
         self._closed = False
 
     def share(self, size: int, work: Callable[[int, int], None], least: int = 1) -> None:
-        """Call `work(begin, end)` on parts of range(size), one per thread, each of at least `least` unless there is one."""
+        """Call `work(begin, end)` on parts of range(size), one per thread; a part has `least` items or more if size allows."""
         parts = max(1, min(self.threads, size // max(least, 1)))
         edges = [size * k // parts for k in range(parts + 1)]
         self.run([functools.partial(work, begin, end) for begin, end in itertools.pairwise(edges)])

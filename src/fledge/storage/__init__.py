@@ -1,6 +1,6 @@
 """Asynchronous compressed checkpoints, their history, rollout archives, and recordings of episodes.
 
-Names resolve on first use, so that importing this package is cheap.
+Names are imported on first use, so that importing this package is cheap.
 """
 
 from __future__ import annotations

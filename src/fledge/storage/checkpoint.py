@@ -1,4 +1,4 @@
-"""Save, load and convert one checkpoint, without threads. The file extension decides the format:
+"""Save, load and convert one checkpoint, without threads. Formats by file extension:
 
 .fledge         native: a zip with one compressed, checksummed member per tensor
 .pt, .pth       torch.save
@@ -37,7 +37,7 @@ EXTENSIONS = {NATIVE: "native", ".lz4": "lz4", ".pt": "pt", ".pth": "pt", ".safe
 
 
 def target_path(path: str | os.PathLike[str], format: str) -> Path:
-    """Return the file for a checkpoint of a format: `x.pt` becomes `x.pt.fledge` or `x.pt.lz4`; a fitting name stays."""
+    """Return `path` with the extension of a format appended (`x.pt` becomes `x.pt.fledge`), unless `path` has it."""
     if format not in FORMATS:
         raise ConfigError(f"codec is {format!r}, but must be one of {', '.join(FORMATS)}.")
     suffix, text = FORMATS[format], os.fspath(path)
@@ -56,7 +56,7 @@ def check_level(format: str, level: int | None) -> None:
 
 
 def numbered_name(prefix: str, step: int) -> str:
-    """Return the file name of a step in a history; all have equal length, so that names sort."""
+    """Return the file name of a history's checkpoint; leading zeros make names sort by step."""
     return f"{prefix}_{step:09d}{NATIVE}"
 
 
@@ -71,13 +71,13 @@ def write_state(
     base: str | os.PathLike[str] | None = None,
     plans: Plans | None = None,
 ) -> Written:
-    """Write staged leaves durably to `path`.
+    """Write the tree `node` and its staged leaves durably to `path`.
 
     If `base` turns out to be damaged, write the whole state instead: an old file must not make a save fail.
     """
     if format != "native":
         if base is not None:
-            raise ConfigError(f"codec {format!r} cannot store a delta: omit base, or use the native format.")
+            raise ConfigError(f"codec {format!r} cannot store a difference to base: omit base, or use codec='native'.")
         with durable_file(path) as stream:
             interop.write(stream, format, node, leaves, level, metadata or {})
             _make_newest(stream, path)
@@ -98,9 +98,10 @@ def write_state(
 
 
 def _make_newest(stream: BinaryIO, path: Path) -> None:
-    """Give a file under construction a later time stamp than other files of the same name: see `find_checkpoint`.
+    """Give the file that is being written a later time stamp than files of the same name with other extensions.
 
-    The clock of the file system ticks every few milliseconds, and may have been set back.
+    `find_checkpoint` takes the newest of these. Without this, time stamps could be equal or in the wrong order: the clock
+    of a file system ticks every few milliseconds only, and may have been set back.
     """
     name = path
     while name.suffix in ADDED:
@@ -113,27 +114,31 @@ def _make_newest(stream: BinaryIO, path: Path) -> None:
 
 
 def _spellings(path: Path) -> list[Path]:
-    """Return the files that a checkpoint saved under this name may have become."""
+    """Return the paths that a checkpoint saved as `path` may have: `path` with and without an appended extension."""
     return [path, *(path.with_name(path.name + suffix) for suffix in ADDED)]
 
 
 def _checked_base(base: str | os.PathLike[str], target: Path) -> Path:
-    """Return the base of a delta; raise ConfigError if writing `target` would overwrite a file that the delta needs."""
+    """Return the path of a delta's base, after checks.
+
+    Raises:
+        ConfigError: The base is in another folder, or `target` would overwrite it or a file that it needs.
+    """
     base = Path(base)
     if base.resolve().parent != target.resolve().parent:
-        raise ConfigError(f"base {base} is in another folder than {target}: a delta needs its base in the same one.")
+        raise ConfigError(f"base {base} is in another folder than {target}: choose a base in the same folder.")
     with CheckpointFile(base) as opened, contextlib.suppress(FormatError):  # write_state handles a damaged chain
         link: CheckpointFile | None = opened
         while link is not None:
             if link.path.resolve() == target.resolve():
-                via = "" if link is opened else ", which is a delta to it"
-                raise ConfigError(f"base is {base}{via}, but {target} would be written over: choose another name.")
+                lost = "the base itself" if link is opened else f"a file that base {base} needs"
+                raise ConfigError(f"{target} would overwrite {lost}: save under another name.")
             link = link.base() if link.base_file is not None else None
     return base
 
 
 def stage_now(state: Any, dtensor: DTensorChoice = None) -> tuple[Node, list[Leaf]]:
-    """Return a state's tree and its leaves with their bytes, which share the caller's memory where possible."""
+    """Return a state's tree, and its leaves with `data` set; the bytes share the caller's memory where possible."""
     node, leaves = flatten(state, dtensor)
     for leaf in leaves:
         leaf.data = bytes_of(leaf.source)
@@ -154,12 +159,13 @@ def save_checkpoint(
 
     Args:
         state: Nested dicts, lists and tuples of tensors, arrays, numbers, strings, bytes and None.
-        path: Where to save; the extension of the format is appended if the name has another.
+        path: Where to save; the format's extension is appended unless the name ends in it.
         codec: "native", "lz4", "pt" or "safetensors".
-        compression_level: 0 (store) to 9 (densest), with codec "lz4" to 16; None chooses by size.
-        metadata: Plain values stored beside the state.
+        compression_level: 0 (no compression) to 9 (smallest file), with codec "lz4" up to 16; None chooses a level.
+        metadata: Plain values (no tensors or arrays) to store beside the state.
         base: An earlier native checkpoint in the same folder; only the difference to it is stored.
-        dtensor: How to save a sharded DTensor: "full" (every rank must call), or this rank's "local" part.
+        dtensor: How to save a DTensor that is sharded over ranks: "full" saves the whole tensor (every rank must call),
+            "local" only this rank's part; None refuses it.
     """
     check_level(codec, compression_level)
     target = target_path(path, codec)
@@ -171,8 +177,8 @@ def save_checkpoint(
 def find_checkpoint(path: str | os.PathLike[str]) -> Path:
     """Return the file that a checkpoint's name stands for: the newest of `path` and `path` + .fledge, .lz4, .safetensors.
 
-    If there is none, `x.pt` stands for `x.fledge`, and `checkpoint_100.pt` for `checkpoint_000000100.fledge` (as a history
-    names it) in the same folder or its subfolder `checkpoints/`.
+    If none of these exists, `x.pt` stands for `x.fledge`, and `checkpoint_100.pt` for `checkpoint_000000100.fledge` (as a
+    history names it) in the same folder or its subfolder `checkpoints/`.
     """
     path = Path(path)
     if not path.name:
@@ -191,7 +197,9 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
             return newest
         if found:
             return found[0]
-    raise StorageError(f"no checkpoint at {path}, nor with {NATIVE}, .lz4 or .safetensors after it: check the name.")
+    raise StorageError(
+        f"no checkpoint at {path}, also not with {NATIVE}, .lz4 or .safetensors appended: check the name."
+    )
 
 
 def load_checkpoint(
@@ -200,14 +208,14 @@ def load_checkpoint(
     keys: Sequence[str] | None = None,
     mmap: bool = False,
 ) -> Any:
-    """Load and verify the state saved under a name.
+    """Load and verify a saved state.
 
     Args:
-        path: The name given when saving, or the file itself; the content decides the format.
+        path: The name given when saving, or the file itself; the file's content decides the format.
         device: Where tensors go.
         keys: Paths of the parts to load, such as "model" or "optimizer/state"; only these are read from a native file.
             A path that ends in "?" may be missing.
-        mmap: Map a `.pt` file into memory: its tensors are read when they are used. Other formats are compressed, or copied.
+        mmap: Map a `.pt` file into memory: its tensors are read when they are used. No effect on other formats.
 
     Raises:
         FormatError: The file is truncated, altered, or not a checkpoint.
@@ -227,7 +235,7 @@ def load_checkpoint(
 
 
 def sniff(path: Path) -> str:
-    """Return the format of a file, judged by its content."""
+    """Return the format of a file, one of the keys of `FORMATS`, judged by its content and extension."""
     with open(path, "rb") as stream:
         head = stream.read(16)
         if head[:4] == interop.LZ4_MAGIC:
@@ -249,17 +257,18 @@ def convert_checkpoint(
     keys: Sequence[str] | None = None,
     compression_level: int | None = None,
 ) -> dict[str, Any]:
-    """Write a checkpoint in the format of `dst`'s extension; return both sizes, and a note if something is lost.
+    """Convert a checkpoint to the format of `dst`'s extension; return paths, sizes, and a note if something is lost.
 
     Args:
         src: A checkpoint of any format.
         dst: A name ending in `.fledge`, `.pt`, `.lz4` or `.safetensors`.
         keys: Parts to take, such as "model"; all by default.
-        compression_level: 0 to 9 for `.fledge`, to 16 for `.lz4`.
+        compression_level: 0 to 9 for `.fledge`, 0 to 16 for `.lz4`; None chooses a level.
     """
     suffix = Path(dst).suffix.lower()
     if suffix not in EXTENSIONS:
-        raise ConfigError(f"{dst} ends in {suffix or 'nothing'}, but must end in one of {', '.join(EXTENSIONS)}.")
+        got = f"ends in {suffix}" if suffix else "has no extension"
+        raise ConfigError(f"{dst} {got}, but must end in one of {', '.join(EXTENSIONS)}.")
     format = EXTENSIONS[suffix]
     check_level(format, compression_level)
     found = find_checkpoint(src)

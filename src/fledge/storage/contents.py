@@ -17,7 +17,7 @@ _LEAF = object()
 
 
 def inspect_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return format, metadata and plain values of a file, and name, dtype, shape, codec and bytes of each tensor."""
+    """Return a file's format, metadata and plain values, and the name, dtype, shape, codec and size of each tensor."""
     found = find_checkpoint(path)
     kind = sniff(found)
     if kind == "native":
@@ -46,7 +46,7 @@ def _row(leaf: Leaf | Entry, name: str, codec: str, stored: int | None) -> dict[
 
 
 def _plain_values(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """Yield path and value of all that is not a tensor; a list without tensors is one value."""
+    """Yield the path and value of everything that is not a tensor; a list of plain values counts as one value."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _plain_values(item, (*path, str(key)))

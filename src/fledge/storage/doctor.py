@@ -1,8 +1,8 @@
 """Check and repair a folder of checkpoints: `fledge doctor`.
 
-`examine_folder` reads every byte of every checkpoint and changes nothing. `repair_folder` moves bad files into the subfolder
-`aside/`, points `latest` to the newest good file, and first rewrites good deltas to damaged files without a base. It deletes
-nothing, and does not touch files that a running process is writing.
+`examine_folder` reads every byte of every checkpoint and changes nothing. `repair_folder` first rewrites every good delta
+whose base is damaged, so that it needs no base; then it moves bad files into the subfolder `aside/`, and points `latest` to
+the newest good file. It deletes nothing, and does not touch files that a running process is writing.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ SHOWN = {"orphan": "without its base", "leftover": "left over", "in use": "being
 class Finding:
     """State of one file.
 
-    An "orphan" is a delta whose base is missing; a "leftover" is a file of a killed process, or a `latest` that names no good
-    file; "in use" is one that a running process writes.
+    An "orphan" is an intact delta whose base is missing or damaged; a "leftover" is a temporary file of a killed process, or
+    a `latest` that names no good file; a file "in use" is being written by a running process.
     """
 
     file: str
     state: State
     bytes: int
-    reason: str = ""  #: Why it is not good.
-    prefix: str | None = None  #: Of its history, if it belongs to one; the next three are what `save` noted.
-    step: int | None = None
-    sequence: int = 0
-    whole: bool = True
-    base: str | None = None  #: The file that it is a delta to.
+    reason: str = ""  #: Why the file is not good.
+    prefix: str | None = None  #: File name prefix of the history that saved it, if any.
+    step: int | None = None  #: Training step that the history was given.
+    sequence: int = 0  #: Order of saving in the history.
+    whole: bool = True  #: False if the history has reduced it to weights.
+    base: str | None = None  #: Name of its base, if it is a delta.
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Report:
     folder: str
     files: tuple[Finding, ...]  #: Every checkpoint and every leftover, by name.
     resume: dict[str, str]  #: The file to resume from, by prefix of its history.
-    repairs: tuple[str, ...] = ()  #: The sentences that say what `repair_folder` did.
+    repairs: tuple[str, ...] = ()  #: Sentences that say what `repair_folder` did.
 
     @property
     def healthy(self) -> bool:
@@ -63,12 +63,12 @@ class Report:
         return all(finding.state in FINE for finding in self.files)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report as JSON-able values."""
+        """Return the report as a dict of plain values, for JSON."""
         return {**dataclasses.asdict(self), "healthy": self.healthy}
 
 
 def examine_folder(folder: str | os.PathLike[str]) -> Report:
-    """Report the state of a folder of checkpoints, or of a run's; change nothing.
+    """Check all checkpoints in a run's folder or a folder of checkpoints, without changing anything.
 
     Raises:
         ConfigError: There is no such folder, or no checkpoint in it.
@@ -76,10 +76,10 @@ def examine_folder(folder: str | os.PathLike[str]) -> Report:
     place = Path(folder) / "checkpoints"
     place = place if place.is_dir() else Path(folder)
     if not place.is_dir():
-        raise ConfigError(f"{folder} is not a folder: give a run's folder, or one with checkpoints in it.")
+        raise ConfigError(f"{folder} is not a folder: give the folder of a run, or a folder of checkpoints.")
     report = _survey(place)
     if not report.files:
-        raise ConfigError(f"{place} holds no checkpoints: give a run's folder, or one with checkpoints in it.")
+        raise ConfigError(f"{place} holds no checkpoints: give the folder of a run, or a folder of checkpoints.")
     return report
 
 
@@ -107,7 +107,9 @@ def _examine_file(path: Path) -> Finding:
     size = path.stat().st_size
     if path.name.startswith(TEMP_PREFIX):
         left = abandoned(path)
-        return Finding(path.name, "leftover" if left else "in use", size, "its writer was killed" if left else "")
+        return Finding(
+            path.name, "leftover" if left else "in use", size, "the process that wrote it was killed" if left else ""
+        )
     try:
         kind = sniff(path)
         if kind != "native":
@@ -129,7 +131,7 @@ def _examine_file(path: Path) -> Finding:
 
 
 def _note(path: Path, opened: CheckpointFile) -> dict[str, Any]:
-    """Return what a history noted about a file."""
+    """Return the base of a file and, if a history saved it, its prefix, step, sequence and whether it is whole."""
     note, named = opened.metadata.get("history"), NUMBERED.fullmatch(path.name)
     about: dict[str, Any] = {"base": opened.base_file}
     if isinstance(note, dict) and named is not None and type(note.get("sequence")) is int:
@@ -140,7 +142,7 @@ def _note(path: Path, opened: CheckpointFile) -> dict[str, Any]:
 
 
 def _examine_latest(path: Path, good: set[str]) -> Finding:
-    """Check a history's `latest`: good if it names a good file."""
+    """Check a history's file `latest`; it is good if it names a good checkpoint."""
     size = path.stat().st_size
     try:
         named = json.loads(path.read_text())["file"]
@@ -152,7 +154,7 @@ def _examine_latest(path: Path, good: set[str]) -> Finding:
 
 
 def repair_folder(folder: str | os.PathLike[str]) -> Report:
-    """Repair a folder; return its new state and what was done."""
+    """Repair a folder of checkpoints; return its new state, and sentences that say what was done."""
     place = Path(examine_folder(folder).folder)
     try:
         with folder_lock(place):
@@ -168,7 +170,10 @@ def repair_folder(folder: str | os.PathLike[str]) -> Report:
 
 
 def _free_deltas(place: Path, report: Report) -> Iterator[str]:
-    """Rewrite good deltas to damaged files without a base; a damaged file may have some readable tensors."""
+    """Rewrite good deltas whose base is damaged, so that they need no base; yield a sentence for each.
+
+    Such a delta is good if the tensors that it needs from its base can still be read.
+    """
     bad = {finding.file for finding in report.files if finding.state in ("damaged", "orphan")}
     for finding in report.files:
         if finding.state == "good" and finding.base in bad:
@@ -177,7 +182,7 @@ def _free_deltas(place: Path, report: Report) -> Iterator[str]:
 
 
 def _aside(place: Path, finding: Finding) -> str:
-    """Move a file to `aside/` without overwriting another; return a sentence that says so."""
+    """Move a file to `aside/` without overwriting another; return text that says so."""
     plain, number = finding.file.lstrip("."), 1
     target = place / ASIDE / plain
     while target.exists():
@@ -189,7 +194,7 @@ def _aside(place: Path, finding: Finding) -> str:
 
 
 def _point_latest(place: Path, report: Report) -> Iterator[str]:
-    """Point each history's `latest` to its newest good file; move it aside if there is none."""
+    """Point each history's `latest` to its newest good file, or move `latest` aside; yield a sentence for each change."""
     states = {finding.file: finding for finding in report.files}
     for prefix, file in report.resume.items():
         name = latest_name(prefix)

@@ -1,7 +1,7 @@
 """RolloutStorage: a folder of rollouts, each a TensorDict, compressed and written off the training thread.
 
 Several threads may save and load. Writer threads start with the first `save`. A forked child and a pickled copy (a spawned
-worker) have their own, and do not wait for the parent's saves. LZ4 files of other tools (`rollout_000100.lz4`, see
+worker) have their own threads, and do not wait for the parent's saves. LZ4 files of other tools (`rollout_000100.lz4`, see
 `format.lz4_rollout`) are listed and loaded too. `format.rollout` describes the layout of a rollout in a file.
 """
 
@@ -43,7 +43,7 @@ _NAMES = re.compile(rf"rollout_(\d+)({re.escape(NATIVE)}|\.lz4)")
 
 
 class RolloutStorage(Closing):
-    """An archive of rollouts by iteration.
+    """A folder of rollouts, with one file for each training iteration.
 
     Example:
         >>> storage = RolloutStorage("run/rollouts")
@@ -51,10 +51,10 @@ class RolloutStorage(Closing):
         >>> storage.load(100, keys=["observation"], envs=slice(0, 8))
 
     Args:
-        save_dir: Folder; created if missing.
-        compression_level: 0 (store) to 9 (densest).
-        time_dim: Time axis of the batch, 0 or 1; the env axis is the first other one. An axis of the TensorDict that is
-            named "time" overrides it.
+        save_dir: Folder of the files; created if missing.
+        compression_level: 0 (no compression) to 9 (smallest files).
+        time_dim: Time axis of the batch, 0 or 1; the env axis is the first of the other axes. If the TensorDict has an axis
+            named "time", that is the time axis instead.
         saver: A saver whose threads and queue to share; by default the storage has its own.
         verbose: Print a line for each durable rollout.
     """
@@ -76,13 +76,15 @@ class RolloutStorage(Closing):
         try:
             self.save_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StorageError(f"save_dir {save_dir} cannot be created ({error.strerror}): choose another.") from error
+            raise StorageError(
+                f"save_dir {save_dir} cannot be created ({error.strerror}): choose another folder."
+            ) from error
         self._shared = saver
         self._forget()
         remove_stale(self.save_dir)
 
     def _forget(self) -> None:
-        """Start without threads and pending saves, as in a new process."""
+        """Reset to a state without threads and pending saves, for a new process."""
         self._pid, self._lock, self._closed = os.getpid(), threading.RLock(), False
         self._own: AsyncCheckpointSaver | None = None
         self._handles: dict[int, CheckpointHandle] = {}
@@ -105,7 +107,7 @@ class RolloutStorage(Closing):
         return self._lock
 
     def path(self, iteration: int) -> Path:
-        """Return the file of an iteration."""
+        """Return the path of an iteration's file."""
         if not isinstance(iteration, int | np.integer) or isinstance(iteration, bool) or iteration < 0:
             raise InputError(f"iteration is {iteration!r}, but must be a whole number of at least 0.")
         return self.save_dir / f"rollout_{int(iteration):09d}{NATIVE}"
@@ -142,14 +144,15 @@ class RolloutStorage(Closing):
         envs: Rows | None = None,
         steps: Rows | None = None,
     ) -> TensorDictBase:
-        """Load a rollout, or a part of it, after its pending save.
+        """Load a rollout, or a part of it; if it is still being saved, wait until it is durable.
 
         Args:
+            iteration: Training iteration that it was saved with.
             device: Where its tensors go.
             keys: Entries, all by default: `"reward"`, `"agents/observation"` or `("agents", "observation")`; use a tuple
                 for a key that contains "/".
-            envs: Rows of the env axis: an index (-1 is the last), a slice, indices, or a mask. The axis stays.
-            steps: Rows of the time axis.
+            envs: Rows of the env axis: an index (-1 is the last), a slice, indices, or a mask. The axis is kept.
+            steps: Rows of the time axis, given in the same way.
         """
         path = self.path(iteration)
         with self._here:
@@ -183,7 +186,7 @@ class RolloutStorage(Closing):
         return self._saver.get_stats()
 
     def close(self) -> None:
-        """Finish writing, and stop the threads unless they are shared."""
+        """Finish all saves, and stop the threads unless they belong to a shared saver."""
         with self._here:
             own, self._closed = self._own, True
         if own is not None:
@@ -193,7 +196,7 @@ class RolloutStorage(Closing):
 
     def __getstate__(self) -> dict[str, Any]:
         if self._shared is not None:
-            raise StorageError("this RolloutStorage shares a saver, which cannot be pickled: omit saver=.")
+            raise StorageError("this RolloutStorage shares a saver, which cannot be pickled: create it without saver=.")
         return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

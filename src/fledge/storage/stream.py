@@ -2,7 +2,7 @@
 
 A message is b"FLR1", its length (uint64, little-endian) and that many bytes: the native file that `RolloutStorage` writes, so
 every tensor has a checksum. The sender is not trusted: a message may take at most `max_bytes`, compressed and decompressed;
-memory is allocated as bytes arrive; no code is run and no file opened; every fault is a FormatError.
+memory is allocated as bytes arrive; no code is run and no file opened; every fault raises a FormatError.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def send(rollout: TensorDictBase, stream: Any, compression_level: int = 1) -> in
     """Send one rollout; return the number of bytes sent.
 
     Args:
-        rollout: A TensorDict [T, N], or of any batch with an axis named "time"; or a `CompressedBatch` of one.
+        rollout: A TensorDict with batch size [T, N], or with a batch axis named "time"; or a `CompressedBatch` of these.
         stream: A connected socket, or a binary file object.
-        compression_level: 0 (store) to 9 (densest); the best level depends on the connection (`fledge advise` measures).
+        compression_level: 0 (no compression) to 9 (smallest); `fledge advise` measures which is best for a connection.
     """
     write = _method(stream, "sendall", "write")
     message = pack_rollout(rollout, compression_level)
@@ -46,7 +46,7 @@ def send(rollout: TensorDictBase, stream: Any, compression_level: int = 1) -> in
 
 
 def receive(stream: Any, device: torch.device | str = "cpu", max_bytes: int = MAX_BYTES) -> TensorDictBase | None:
-    """Wait for one rollout and return it; None if the stream has ended between messages.
+    """Wait for one rollout and return it; return None if the stream has ended after a whole message.
 
     Args:
         stream: A connected socket, or a binary file object.
@@ -54,22 +54,24 @@ def receive(stream: Any, device: torch.device | str = "cpu", max_bytes: int = MA
         max_bytes: The largest size of a message, compressed and decompressed.
 
     Raises:
-        FormatError: The stream ended inside a message, or holds something else.
+        FormatError: The stream ended inside a message, or holds something that is not a rollout.
     """
     read = _method(stream, "recv", "read")
     head = _read(read, _HEAD.size)
     if not head:
         return None
     if head[: len(MAGIC)] != MAGIC[: len(head)]:
-        raise FormatError("the stream does not continue with a rollout: check what else is sent on it.")
+        raise FormatError("the next bytes of the stream are not a rollout: send nothing else on it.")
     if len(head) < _HEAD.size:
-        raise FormatError("the stream ended inside the head of a message.")
+        raise FormatError("the stream ended inside the head of a message: check the sender.")
     length = _HEAD.unpack(head)[1]
     if length > max_bytes:
-        raise FormatError(f"a message declares {length} bytes, more than max_bytes ({max_bytes}) allows.")
+        raise FormatError(
+            f"a message declares {length} bytes, more than max_bytes={max_bytes}: raise it if you trust the sender."
+        )
     message = _read(read, length)
     if len(message) < length:
-        raise FormatError(f"the stream ended after {len(message)} of {length} bytes of a message.")
+        raise FormatError(f"the stream ended after {len(message)} of {length} bytes of a message: check the sender.")
     return unpack_rollout(message, device, max_bytes)
 
 
@@ -86,11 +88,13 @@ def pack_rollout(rollout: TensorDictBase, compression_level: int = 1) -> bytes:
 
 
 def unpack_rollout(message: bytes, device: torch.device | str = "cpu", max_bytes: int = MAX_BYTES) -> TensorDictBase:
-    """Return the rollout in untrusted bytes."""
+    """Return the rollout in bytes from `pack_rollout`, which are not trusted."""
     with CheckpointFile("the received rollout", stream=io.BytesIO(message)) as opened:
         total = sum(entry.nbytes for entry in opened.entries)
         if total > max_bytes:
-            raise FormatError(f"a message expands to {total} bytes, more than max_bytes ({max_bytes}) allows.")
+            raise FormatError(
+                f"a message expands to {total} bytes, more than max_bytes={max_bytes}: raise it if you trust the sender."
+            )
         return read_rollout(opened, device)
 
 
@@ -102,7 +106,7 @@ def _method(stream: Any, of_socket: str, of_file: str) -> Any:
 
 
 def _read(read: Any, count: int) -> bytes:
-    """Read `count` bytes, fewer only at the end of the stream; the memory does not depend on how they arrive."""
+    """Read `count` bytes, or fewer at the end of the stream; memory is allocated as they arrive."""
     found = bytearray()
     while len(found) < count and (part := read(min(count - len(found), _PART))):
         found += part

@@ -2,7 +2,7 @@
 
 A task is one object with a core of 12 members:
 
-    name, reference     how users call it, and how a saved run finds it again
+    name, reference     what users type, and how a saved run finds the task again
     config              dataclass of the env's settings (`env.*`); has `num_envs`; fields made by `core.settings.setting`
     presets             YAML presets, training defaults, other projects' setting names         tasks/presets.py
     env, make_env       the env's class, and a TensorEnv with these settings
@@ -17,7 +17,7 @@ and three optional parts, each with defaults that work for any env:
 
     view                recordings, pictures, the browser, manual control                      tasks/view/base.py
     metrics             episode metrics, classes of episodes, benchmarks, queries, headings     tasks/metrics.py
-    match               tasks in which two agents meet (`match.sides` is 2)                    tasks/match.py
+    match               tasks in which two agents compete (`match.sides` is 2)                 tasks/match.py
 
 A user's own task is an object of this class, or of a subclass, in a Python file:
 
@@ -58,14 +58,14 @@ PARTS = {
 
 
 class Task:
-    """A task (see the head of this module).
+    """A task: everything that training, evaluation, export and the browser need to know about an env.
 
     Args:
-        name: Its name, in lower case.
+        name: Name of the task, in lower case.
         config: Dataclass of the env's settings; must have `num_envs`.
-        env: Class of the env, called as `env(cfg, ...)` with those fields of EnvPlacement that its signature names.
+        env: Class of the env, called as `env(cfg, ...)` with the fields of EnvPlacement that its signature names.
         primary_metric: The outcome that counts, or "return".
-        parts: Any of presets, policy, curriculum, view, metrics and match.
+        parts: Optional parts by keyword: presets, policy, curriculum, view, metrics and match.
     """
 
     name: str = ""
@@ -100,7 +100,7 @@ class Task:
             if part in parts:
                 setattr(self, part, value)
         self.reference = self.name
-        """A registered name, `module:object`, a file, or `gym:ID`."""
+        """How a saved run finds the task again: a registered name, `module:object`, a file, or `gym:ID`."""
         if not dataclasses.is_dataclass(self.config) or "num_envs" not in self.config.__dataclass_fields__:
             raise ConfigError(f"The config of task {self.name!r} must be a dataclass with a field num_envs.")
         check_config_class(self.config, f"The config of task {self.name!r}")
@@ -120,7 +120,7 @@ class Task:
         return dataclasses.replace(cfg, num_envs=min(cfg.num_envs, MAX_EVAL_ENVS))
 
     def contract(self, cfg: Any) -> dict[str, Any]:
-        """Return the inputs, outputs and decision rate of a policy for other programs, JSON-able; exported files hold it.
+        """Return what other programs must know to run a policy: inputs, outputs and decision rate; exported files hold it.
 
         Keys are "task", "decision_s", "observation" and "action"; tasks add units, frames and rates.
         """
@@ -132,7 +132,7 @@ class Task:
             return told | {"action": {name: tell_spec(spec) for name, spec in parts.items()}}
 
     def pilots(self) -> Mapping[str, Callable[..., BaseAgent]]:
-        """Return scripted policies by name: callables that take their parameters as keywords."""
+        """Return for each scripted policy's name a callable that makes it; its parameters are passed as keywords."""
         return {}
 
 
@@ -142,6 +142,6 @@ def check_env(task: Task, cfg: Any, env: Any) -> Any:
         raise ConfigError(f"make_env of task {task.name!r} must return a TensorEnv, but returned {type(env).__name__}.")
     if env.num_envs != cfg.num_envs:
         raise ConfigError(
-            f"make_env of task {task.name!r} returned {env.num_envs} envs, but cfg.num_envs is {cfg.num_envs}."
+            f"make_env of task {task.name!r} must return cfg.num_envs = {cfg.num_envs} envs, but returned {env.num_envs}."
         )
     return env

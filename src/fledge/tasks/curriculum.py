@@ -10,14 +10,14 @@ from fledge.envs.base import TensorEnv
 
 @dataclass
 class NoCurriculum:
-    """Settings of a task without a curriculum; there are none."""
+    """Empty settings, for tasks without a curriculum."""
 
 
 class Curriculum:
     """A curriculum that changes nothing. Tasks override `set_progress`."""
 
     config: type = NoCurriculum
-    """Dataclass of its settings (`curriculum.*`)."""
+    """Dataclass of the curriculum's settings (`curriculum.*`)."""
 
     def set_progress(self, env: TensorEnv, settings: Any, progress: float) -> None:
         """Set the curriculum difficulty of an idle env.

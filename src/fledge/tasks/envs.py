@@ -1,4 +1,4 @@
-"""`fledge.make_env`: an env of any task from Python."""
+"""`fledge.make_env`, which makes the envs of any task in Python."""
 
 from __future__ import annotations
 
@@ -39,17 +39,18 @@ def make_env(
 
     Args:
         task: A name, `gym:ID`, a Python file, `module:object`, or a Task class or object.
-        num_envs: Number of envs. By default the task's.
-        preset: Env preset of the task, for navigation crossing, default, empty, navrl, p2m or static.
+        num_envs: Number of envs. By default the number in the task's config.
+        preset: Name of an env preset of the task. Navigation has `crossing`, `default`, `empty`, `navrl`, `p2m` and
+            `static`.
         device: "cpu", "cuda", "cuda:N", or "auto": a GPU if there is one.
         seed: Seed of everything random in the envs.
-        held_out: Use maps and seeds that no training meets, as evaluations do.
+        held_out: Use maps and seeds that no training uses, as evaluations do.
         num_threads: CPU threads. By default all cores.
         settings: Settings of the env (`fledge train TASK --help-config` lists them under env.): static_obstacles=100,
             reward={"crash": 5.0}, env={"static_obstacles": 100}, or **{"env.static_obstacles": 100}.
 
     Raises:
-        ConfigError: a setting or preset that does not exist, or a value that does not fit.
+        ConfigError: if a setting or preset does not exist, or a value is not allowed.
     """
     found = find_task(task)
     cfg = env_config(found, preset, settings)
@@ -75,7 +76,7 @@ def env_config(task: Task, preset: str | None, settings: Mapping[str, Any]) -> A
 
 
 def env_overrides(task: Task, settings: Mapping[str, Any]) -> list[str]:
-    """Return settings of a Python call as `env.key=value` overrides; the prefix may be left out."""
+    """Return settings of a Python call as `env.key=value` overrides; keys may omit the prefix `env.`."""
     known = field_help(task.config)
     plain = {f"env.{key}" if key in known else key: value for key, value in leaves(settings)}
     return settings_to_overrides(plain)

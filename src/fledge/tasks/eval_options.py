@@ -1,4 +1,7 @@
-"""Options that tasks add to `fledge eval` and `fledge benchmark`: EVAL_OPTIONS in a task's eval_options.py, without torch."""
+"""Options that tasks add to `fledge eval` and `fledge benchmark`.
+
+A task lists them as EVAL_OPTIONS in its eval_options.py, which must not import torch.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,15 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class EvalOption:
-    """An option that is a short form of a general one."""
+    """A task's own command-line option: a short form of an option that all tasks have."""
 
     flag: str
     """The option as typed, for example --movers."""
     help: str
     vary: str = ""
-    """Setting whose values the option lists."""
+    """Setting that takes each value of the option's list in turn."""
     interop: bool = False
-    """The option names another project's policy file; `fledge benchmark` has it too."""
+    """True if the option takes another project's policy file; `fledge benchmark` then has the option too."""
 
 
 @functools.cache

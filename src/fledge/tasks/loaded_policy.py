@@ -28,7 +28,7 @@ from fledge.tasks.policy_factory import TrainedEnv
 
 @dataclass
 class LoadedPolicy:
-    """A policy that `fledge.load_policy` found.
+    """A policy that `fledge.load_policy` has loaded.
 
     Example:
         >>> policy = fledge.load_policy("fledge-nav")
@@ -36,10 +36,11 @@ class LoadedPolicy:
         >>> action = policy.act(env.reset()["obs"])
 
     Attributes:
-        name: As the caller wrote it.
+        name: Name or path as passed to `load_policy`.
         agent: The network or scripted policy itself, a torch module.
-        task: The task that it belongs to.
-        env: Settings of the env that it was trained in, and seconds per decision; None: any env of the task.
+        task: The task that the policy belongs to.
+        env: Settings of the env that the policy was trained in, and seconds per decision; None if it fits any env of
+            the task.
     """
 
     name: str
@@ -50,11 +51,11 @@ class LoadedPolicy:
 
     @property
     def observes(self) -> tuple[str, ...]:
-        """Names of the observations that it reads."""
+        """Names of the observations that the policy reads."""
         return self.agent.observes
 
     def act(self, obs: Mapping[str, Any] | TensorDictBase, deterministic: bool = True) -> Any:
-        """Return the actions for a batch of observations, or for one.
+        """Return the actions for a batch of observations, or the action for a single observation.
 
         Args:
             obs: Arrays or tensors by name, [B, ...] each, or without the batch axis for a single observation. Entries that
@@ -62,11 +63,11 @@ class LoadedPolicy:
             deterministic: Take the mean action instead of sampling.
 
         Returns:
-            Actions of the same kind: a NumPy array for NumPy, else a tensor; [B, ...], or without the batch axis; a dict of
-            them if the task's action has parts.
+            Actions [B, ...], or one action without the batch axis; a NumPy array if all observations are NumPy arrays, else
+            a tensor. If the task's action has parts, a dict of such arrays.
 
         Raises:
-            InputError: an observation is missing or has a wrong shape.
+            InputError: if an observation is missing or has a wrong shape.
         """
         arrays = {name: obs[name] for name in obs.keys()}  # noqa: SIM118  a TensorDict iterates over rows
         shapes = self._input_shapes()
@@ -83,7 +84,8 @@ class LoadedPolicy:
             if tuple(tensors[name].shape) != (*batch, *shape):
                 raise InputError(
                     f"obs[{name!r}] has shape {tuple(tensors[name].shape)}, but {self.name} reads "
-                    f"[B, {', '.join(map(str, shape))}], the same B for all, or {list(shape)} for one observation."
+                    f"[B, {', '.join(map(str, shape))}] with the same B for all entries, or {list(shape)} for a single "
+                    "observation."
                 )
         device = self.agent.device
         given = {name: (value[None] if single else value).to(device) for name, value in tensors.items()}
@@ -92,7 +94,7 @@ class LoadedPolicy:
         return _like(action, is_numpy, single)
 
     def reset(self, env_mask: Tensor | None = None) -> None:
-        """Begin new episodes, in all envs or where the mask is true; only policies with memory need it."""
+        """Clear the policy's memory, if it has one, in all envs or where the mask is true. Call this when episodes begin."""
         self.agent.reset(env_mask)
 
     def make_env(self, num_envs: int | None = None, device: str = "auto", seed: int = 0, **settings: Any) -> TensorEnv:
@@ -107,7 +109,7 @@ class LoadedPolicy:
         return env
 
     def env_config(self, **settings: Any) -> Any:
-        """Return the config of the env that it was trained in (or the task's default one), changed by settings."""
+        """Return the config of the env that the policy was trained in, else the task's default config, changed by settings."""
         if self.env is None:
             cfg = env_config(self.task, None, settings)
         else:
@@ -119,7 +121,7 @@ class LoadedPolicy:
         return self.task.policy.enable_observations(cfg, self.agent)
 
     def _input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each observation that it reads, without the batch axis; prepare the agent if it needs an env."""
+        """Return the shape of each observation that the policy reads, without batch axis; bind the agent if needed."""
         if not self._shapes and self.agent.observes:
             needs_env = type(self.agent).bind is not BaseAgent.bind
             needs_env |= type(self.agent).example_inputs is BaseAgent.example_inputs
@@ -151,7 +153,7 @@ class LoadedPolicy:
 
 
 def _like(action: Any, is_numpy: bool, single: bool) -> Any:
-    """Return an action, or each of its parts, as NumPy or torch, with or without the batch axis."""
+    """Return an action, or a dict of its parts: as NumPy arrays if `is_numpy`, without the batch axis if `single`."""
     if isinstance(action, Mapping | TensorDict):
         return {name: _like(action[name], is_numpy, single) for name in action.keys()}  # noqa: SIM118
     part = action[0] if single else action

@@ -1,9 +1,9 @@
-"""The `match` part of a task in which two agents meet: how matches are set up, measured and shown.
+"""The `match` part of a task in which two agents compete: how matches are set up, measured and shown.
 
 `MatchStats` records numbers by name, [matches, 2] each, in the order of the env's rows; NaN where an event did not happen.
-Statistics can then be computed for any group of matches. Two names mean the same in every task:
+Statistics can then be computed for any group of matches. Two of the names have the same meaning in every task:
 
-    start        index into `starts`, as this side saw the start
+    start        index into `starts`, as seen by this side
     survived     1 if the side was alive at the end
 """
 
@@ -22,21 +22,21 @@ Notes = dict[str, np.ndarray]
 
 
 class MatchStats:
-    """Records one match of every pair of an env's rows. This base class records nothing."""
+    """Records the matches of an env, in which two rows make one match. This base class records nothing."""
 
     starts: Sequence[str] = ()
-    """Kinds of starts as a side sees them, finer than the task's classes."""
+    """Names of the kinds of starts as a side sees them; a finer division than the classes of `TaskMetrics`."""
     random_starts: Sequence[str] = ()
-    """Those of `starts` that divide one random class of starts into cells."""
+    """Names in `starts` that subdivide the random starts."""
 
     def before_step(self, obs: Mapping[str, Tensor], action: Any, active: Tensor) -> None:
-        """Read observations and actions, row by row; `active` [matches] marks the matches under way."""
+        """Record the observations and actions of all rows; `active` [matches] marks the matches that have not ended."""
 
     def after_step(self, outcome: Tensor, active: Tensor) -> None:
-        """Read which sides ended, and how: `outcome` [rows], 0 where the match goes on."""
+        """Record the outcomes of matches: `outcome` [rows] is 0 where a match goes on."""
 
     def notes(self) -> Notes:
-        """Return everything recorded, [matches, 2] each."""
+        """Return the recorded numbers by name, [matches, 2] each."""
         return {}
 
 
@@ -44,22 +44,22 @@ class MatchRules:
     """Rules of matches between agents. The default is for tasks in which every agent acts alone."""
 
     sides: int = 1
-    """Agents that meet in an episode. With 2, agents are compared in a cross-table instead of one by one."""
+    """Number of agents that compete in an episode. With 2, agents are compared in a cross-table instead of one by one."""
     columns: Mapping[str, str] = {}
-    """Figure of `summarize` -> its heading in a table; headings of shares contain a %."""
+    """Name of a figure of `summarize` -> its heading in a table; headings of shares contain a %."""
     key_metrics: Sequence[str] = ()
-    """Those of `columns` that a report shows first."""
+    """Names in `columns` that a report shows first."""
     legend: str = ""
-    """Explanation below that table."""
+    """Explanation below the table of `columns`."""
 
     def match_config(self, cfg: Any, count: int) -> Any:
-        """Return settings of `count` matches at once, both sides controlled by the caller (`TensorEnv.group` rows each)."""
+        """Return the env config for `count` parallel matches, `TensorEnv.group` rows each; the caller controls both sides."""
         return dataclasses.replace(cfg, num_envs=self.sides * count)
 
     def match_stats(self, env: TensorEnv) -> MatchStats:
-        """Return a new recorder of the matches of an env, which have just begun."""
+        """Return a new recorder for the matches of an env, which must have just begun."""
         return MatchStats()
 
     def summarize(self, notes: Mapping[str, np.ndarray]) -> dict[str, float | None]:
-        """Return figures of how a side fought, from its records of some matches, [matches] each."""
+        """Return figures that summarise how a side fought; `notes` holds its recorded numbers, [matches] each."""
         return {}

@@ -20,16 +20,16 @@ class EpisodeMetrics:
     """Measures the episodes of an evaluation, decision by decision. This base class measures nothing."""
 
     def begin(self, env: TensorEnv) -> None:
-        """Follow this env, whose episodes have just begun. Earlier measurements are kept."""
+        """Start to measure this env, whose episodes have just begun; keep earlier measurements."""
 
     def before_step(self, obs: Mapping[str, Tensor], action: Action, counted: Tensor) -> None:
-        """Read observations and actions; `counted` [N] marks the envs whose episode belongs to the evaluation."""
+        """Measure a decision; `counted` [N] marks the envs whose episode belongs to the evaluation."""
 
     def after_step(self, outcome: Tensor, counted: Tensor) -> None:
-        """Read which episodes ended, and how: `outcome` [N], 0 where the episode goes on."""
+        """Measure how episodes ended: `outcome` [N] is 0 where the episode goes on."""
 
     def figures(self) -> dict[str, float]:
-        """Return the figures so far, by name."""
+        """Return by name the figures of all episodes measured so far."""
         return {}
 
 
@@ -45,9 +45,9 @@ class Benchmark:
     rules: Sequence[str] = ()
     """`env.key=value` overrides of all columns, also of policies that were trained with other values."""
     policies: Sequence[str] = ()
-    """Policies that are flown beside those that the user names."""
+    """Policies that are evaluated besides the ones that the user names."""
     published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Method -> success by column, as published."""
+    """Method -> published success rate by column heading."""
     source: str = ""
     """Where the published figures come from, and how far they can be compared."""
 
@@ -56,8 +56,8 @@ class TaskMetrics:
     """How the episodes of a task are measured and shown in tables. Every default works for any env.
 
     Args:
-        labels: Outcome -> short heading.
-        unit: Name of several envs: "drones", "duels".
+        labels: Name of an outcome -> short heading.
+        unit: What the envs are called in the plural: "drones", "duels".
     """
 
     labels: Mapping[str, str] = {}
@@ -65,15 +65,15 @@ class TaskMetrics:
     classes: Sequence[str] = ()
     """Classes of episodes that are reported separately, the hardest first."""
     columns: Mapping[str, str] = {}
-    """Figure of `episode_metrics` -> its heading in a table."""
+    """Name of a figure of `episode_metrics` -> its heading in a table."""
     legend: str = ""
-    """Explanation below that table."""
+    """Explanation below the table of `columns`."""
     outcome_legend: str = ""
     """Explanation below a table of outcomes: what each heading of `labels` and the env's label mean."""
     class_legend: str = ""
     """Explanation of `classes`."""
     eval_preset: str | None = None
-    """Env preset that a report leads with, before the env that the policy was trained in."""
+    """Env preset that a report shows first, before the env that the policy was trained in."""
     benchmarks: Mapping[str, Benchmark] = {}
     """Published protocols by name, for `fledge benchmark`."""
 
@@ -81,7 +81,7 @@ class TaskMetrics:
         self.labels, self.unit = labels or self.labels, unit or self.unit
 
     def episode_metrics(self) -> EpisodeMetrics:
-        """Return a new measurement of episodes."""
+        """Return a new object that measures the episodes of one evaluation."""
         return EpisodeMetrics()
 
     def classify(self, env: TensorEnv) -> Tensor:
@@ -89,22 +89,22 @@ class TaskMetrics:
         return torch.zeros(env.num_envs, dtype=torch.int64)
 
     def env_facts(self, cfg: Any) -> dict[str, Any]:
-        """Return the facts about the env that a row of results holds, JSON-able."""
+        """Return the facts about the env that every row of results holds, as JSON-able values."""
         return {}
 
     def env_label(self, cfg: Any) -> str:
-        """Return a short label of the env for tables and pictures; "": the task's name."""
+        """Return a short label of the env for tables and pictures; "" stands for the task's name."""
         return ""
 
     def queries(self) -> Mapping[str, Callable[..., dict[str, Any]]]:
-        """Return the task's own calculations outside episodes by name, for commands such as `fledge envelope`."""
+        """Return by name the task's own calculations that need no episode, for commands such as `fledge envelope`."""
         return {}
 
     def reference_rows(self) -> list[dict[str, Any]]:
-        """Return rows of `fledge eval` of other projects' policies, for comparison without their files."""
+        """Return recorded results of other projects' policies, so that they can be compared without their files."""
         return []
 
 
 def env_label(task: Task, cfg: Any) -> str:
-    """Return a short label of an env: the task's own, or the task's name."""
+    """Return a short label of an env: the label that the task gives it, else the task's name."""
     return task.metrics.env_label(cfg) or task.name

@@ -56,9 +56,9 @@ class PolicyFactory:
     shields: Mapping[str, Callable[[BaseAgent], BaseAgent]] = {}
     """Wrappers that check and correct an agent's actions, by name."""
     own_settings: tuple[str, ...] = ()
-    """Beginnings of env settings that belong to a policy (its sensors, its decision rate), not to the world it flies in."""
+    """Prefixes of the env settings that belong to a policy (its sensors, its decision rate), not to the env it flies in."""
     pilot_aliases: Mapping[str, str] = {}
-    """Other projects' names of scripted policies -> ours."""
+    """Another project's name of a scripted policy -> its name here."""
 
     def describe(self, task: Task, algo: str, env: Any, policy: Any) -> dict[str, Any]:
         """Return a description, as plain values, of the network that an algorithm ("ppo", "sac", "td3", "dqn") trains.
@@ -78,19 +78,19 @@ class PolicyFactory:
         return {} if self.folder is None else {p.stem: p for p in sorted(self.folder.glob("*.fledge"))}
 
     def load_interop(self, path: Path) -> BaseAgent:
-        """Load a policy from another project's file: its `.pt`, or what `fledge convert` made of it."""
+        """Load a policy from another project's `.pt` file, or from the file that `fledge convert` made of it."""
         raise ConfigError(
             f"{path} is another project's file, which this task cannot read: give a run or its policy file."
         )
 
     def to_trainable(self, agent: BaseAgent) -> tuple[dict[str, Any], LearnedPolicy]:
-        """Return the description and the network with which training continues from an agent of `load_interop`."""
-        raise ConfigError(f"{agent.get_name()} has no network that this task can train.")
+        """Return the description and the network with which an agent that `load_interop` returned can be trained further."""
+        raise ConfigError(f"{agent.get_name()} has no network that this task can train: give a run or a .fledge file.")
 
     def default_env_config(self, agent: BaseAgent) -> TrainedEnv | None:
-        """Return the env that a scripted or converted agent is made for; None if it fits any."""
+        """Return the env that a scripted or converted agent is made for; None if it fits any env."""
         return None
 
     def enable_observations(self, cfg: Any, agent: BaseAgent) -> Any:
-        """Return env settings in which everything that an agent reads is observed, as far as that is possible."""
+        """Return the env config with the observations enabled that an agent reads, as far as the task can enable them."""
         return cfg

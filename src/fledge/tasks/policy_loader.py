@@ -1,9 +1,9 @@
-"""Policies by name: resolves the names that users type to agents.
+"""Load policies by the names that users type:
 
 fledge-nav                shipped with a task                 runs/nav          a run's folder: its newest checkpoint
 straight, crank(shot=1)   a scripted policy of the task       policy.fledge     a policy file
-runs/duel#3               the third past self of a league     navrl.pt          another project's file
-my_pilots.py:Weaver       an agent class of your own     fledge-nav+planner  any of them behind a shield
+runs/duel#3               a league's third past version       navrl.pt          another project's file
+my_pilots.py:Weaver       an agent class of your own     fledge-nav+planner  any of them with a shield
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OWN = re.compile(r"(.+:[\w.]+)\s*(?:\((.*)\))?", re.DOTALL)  # module:Class or f
 
 
 def find_policy_file(name: str) -> Path | None:
-    """Return the file of a shipped policy, or the path itself (or RUN#3) if it exists."""
+    """Return the file of a shipped policy; else the name as a path, if it exists or has the form RUN#3; else None."""
     for task_name in task_names():
         if name in (shipped := find_named_task(task_name).policy.shipped()):
             return shipped[name]
@@ -53,17 +53,18 @@ def load_policy(
         >>> policy = fledge.load_policy("fledge-nav")
         >>> action = policy.act({"state": state, "lidar": lidar, ...})
 
-    A name such as my_pilots.py:Weaver runs that file: pass only what the user has typed, never what a file says.
+    A name such as my_pilots.py:Weaver runs that file: pass only names that the user has typed, never a name from a file.
 
     Args:
         name: A shipped policy (fledge-nav), a run's folder (its newest checkpoint), a policy file, a scripted policy
-            (straight, or crank(shot=0.8)), an agent class of your own (my_pilots.py:Weaver), a past self of a league
-            (runs/duel#3), another project's .pt file, or any of them behind a shield (fledge-nav+planner).
-        task: Task of a scripted policy or .pt file (by default navigation, or `task` of your own class), and of a policy
-            whose task is code.
+            (straight, or crank(shot=0.8)), an agent class of your own (my_pilots.py:Weaver), a past version of the
+            policy that a league run has kept (runs/duel#3), another project's .pt file, or any of them with a shield that
+            corrects its actions (fledge-nav+planner).
+        task: Task of the policy. Needed for scripted policies and .pt files of tasks other than navigation, for your own
+            agent class if it has no attribute `task`, and for policies whose task is Python code.
 
     Raises:
-        ConfigError: There is no such policy, or it belongs to another task.
+        ConfigError: if there is no such policy, or it belongs to another task.
     """
     if isinstance(name, LoadedPolicy):
         return name
@@ -81,7 +82,7 @@ def load_policy(
     if path is None:
         raise unknown_policy(chosen, name)
     if path.suffix in EXPORTED:
-        raise ConfigError(f"{name} is an exported policy, which cannot be flown here: give the run or a .fledge file.")
+        raise ConfigError(f"{name} is an exported policy, which cannot be loaded here: give the run or a .fledge file.")
     if is_interop(path):
         return load_interop(name, chosen)
     return policy_from_state(read_policy(path), name, task)
@@ -111,7 +112,7 @@ def is_interop(path: Path) -> bool:
 
 
 def read_entries(name: str, task: Task) -> dict[str, Any] | None:
-    """Return the entries of the policy file that a name means (`agents.policy_file`); None if there is no such file.
+    """Return the entries (see `agents.policy_file`) of the policy file that a name refers to; None if there is no such file.
 
     Another project's weights are converted to the network in which the task trains them.
     """
@@ -127,9 +128,9 @@ def read_entries(name: str, task: Task) -> dict[str, Any] | None:
 
 
 def find_agent(task: Task, name: str) -> BaseAgent | None:
-    """Return the agent that a name means in a task, for example an opponent; None if there is none.
+    """Return the agent that a name refers to in a task, for example an opponent; None if no agent has that name.
 
-    Runs the code that a name such as my_pilots.py:Weaver means: settings that hold one are checked by `refuse_code`.
+    A name such as my_pilots.py:Weaver runs that file; `refuse_code` must check names that come from saved settings.
     """
     if (pilot := make_pilot(task, name)) is not None:
         return pilot
@@ -144,7 +145,9 @@ def find_agent(task: Task, name: str) -> BaseAgent | None:
         return None
     entries = read_policy(path)
     if not may_be(entries["task"], task):
-        raise ConfigError(f"{name} belongs to the task {entries['task']}, not to {task.reference}.")
+        raise ConfigError(
+            f"{name} belongs to the task {entries['task']}, not to {task.reference}: choose another policy."
+        )
     return load_weights(task.policy.build(entries["policy"]), entries["model"], name).eval()
 
 
@@ -160,7 +163,9 @@ def policy_from_state(state: dict[str, Any], name: str, task: Task | None = None
     if task is None:
         task = find_named_task(entries["task"], asked_by=name)
     elif not may_be(entries["task"], task):
-        raise ConfigError(f"{name} belongs to the task {entries['task']}, not to {task.reference}.")
+        raise ConfigError(
+            f"{name} belongs to the task {entries['task']}, not to {task.reference}: choose another policy."
+        )
     agent = load_weights(task.policy.build(entries["policy"]), entries["model"], name).eval()
     saved = entries.get("world")
     env = None if saved is None else TrainedEnv(dict(saved["env"]), saved["decision_s"])
@@ -168,7 +173,10 @@ def policy_from_state(state: dict[str, Any], name: str, task: Task | None = None
 
 
 def may_be(reference: str, task: Task) -> bool:
-    """Return whether policies of a saved reference fit a task: the same one, code that may have moved, or its base class."""
+    """Return whether policies of the task `reference` may fit `task`.
+
+    They may if `reference` is the same task or a base class of it, or if both are code, since its file may have moved.
+    """
     if reference == task.reference or (is_code(reference) and is_code(task.reference)):
         return True
     base = type(find_named_task(reference)) if reference in task_names() else Task
@@ -176,7 +184,7 @@ def may_be(reference: str, task: Task) -> bool:
 
 
 def add_shield(policy: LoadedPolicy, shield: str) -> LoadedPolicy:
-    """Return the policy behind one of its task's shields."""
+    """Return the policy with one of its task's shields, which checks and corrects every action."""
     shields = policy.task.policy.shields
     if shield not in shields:
         known = f"choose one of {', '.join(shields)}" if shields else "leave out --shield"
@@ -188,10 +196,10 @@ def add_shield(policy: LoadedPolicy, shield: str) -> LoadedPolicy:
 
 
 def make_pilot(task: Task, name: str) -> BaseAgent | None:
-    """Return the scripted policy that a name means, which may have parameters: `crank(shot=0.8)`; None if there is none.
+    """Return the scripted policy of a name, for example `crank` or `crank(shot=0.8)`; None if the task has none of that name.
 
     Raises:
-        ConfigError: if a parameter is not known, or its value does not fit.
+        ConfigError: if the policy does not take a parameter, or a value is not a number, true or false.
     """
     found, pilots = PILOT.fullmatch(name.strip()), task.pilots()
     kind = task.policy.pilot_aliases.get(found[1], found[1]) if found else ""
@@ -201,12 +209,12 @@ def make_pilot(task: Task, name: str) -> BaseAgent | None:
 
 
 def make_own(name: str) -> BaseAgent | None:
-    """Return an agent of the user's own, `file.py:Class` or `module:Class`, with parameters or without; runs its code.
+    """Run the code that a name such as `file.py:Class` or `module:Class(key=1)` refers to, and return its agent.
 
     Return None if the name has another form.
 
     Raises:
-        ConfigError: if there is no such object, it is not an agent, or a parameter does not fit.
+        ConfigError: if there is no such object, it is not an agent, or a parameter is not allowed.
     """
     found = OWN.fullmatch(name.strip())
     if found is None or not is_reference(found[1]):
@@ -222,7 +230,7 @@ def make_own(name: str) -> BaseAgent | None:
 
 
 def call_pilot(make: Callable[..., Any], name: str, parameters: str) -> Any:
-    """Make a scripted policy with the parameters in its brackets."""
+    """Make a scripted policy: call `make` with the parameters that the policy's name has in brackets."""
     options = read_parameters(name, parameters)
     try:
         known = [key for key in inspect.signature(make).parameters if key not in ("self", "num_envs", "device")]
@@ -234,12 +242,14 @@ def call_pilot(make: Callable[..., Any], name: str, parameters: str) -> Any:
         if not options:
             raise
         wrong = next((key for key in options if key not in known), "")
-        near = did_you_mean(wrong, known)
-        raise ConfigError(f"{name} does not take {', '.join(options)}: {error}.{near}") from None
+        if not wrong or "unexpected keyword" not in str(error):
+            raise ConfigError(f"{name} does not take {', '.join(options)}: {error}.") from None
+        has = f"Its parameters are {', '.join(known)}" if known else "It has no parameters"
+        raise ConfigError(f"{name} has no parameter {wrong}.{did_you_mean(wrong, known)} {has}.") from None
 
 
 def read_parameters(name: str, text: str) -> dict[str, Any]:
-    """Return the parameters in a scripted policy's brackets: numbers, true or false."""
+    """Return the parameters that a scripted policy's name has in brackets; values are numbers, true or false."""
     options: dict[str, Any] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         key, sign, value = (piece.strip() for piece in part.partition("="))
@@ -255,34 +265,35 @@ def read_parameters(name: str, text: str) -> dict[str, Any]:
     return options
 
 
-# ---- does it fit? ----------------------------------------------------------------------------------------------------
+# ---- compatibility of agents and envs --------------------------------------------------------------------------------
 
 
 def check_fit(agent: BaseAgent, env: TensorEnv) -> None:
-    """Raise ConfigError unless an agent can act in an env; then let the agent prepare for it."""
+    """Raise ConfigError unless an agent can act in an env; if it can, bind the agent to the env."""
     name = agent.get_name()
     missing = [key for key in agent.observes if key not in env.observation_spec]
     if missing:
         raise ConfigError(
-            f"{name} reads {', '.join(missing)}, which this env does not observe: turn it on in env.*, or use another policy."
+            f"{name} reads {', '.join(missing)}, which this env does not observe: enable that in env.*, or use another policy."
         )
     reads: Mapping[str, TensorSpec] = getattr(agent, "reads", {})
     for key, spec in reads.items():
         seen = env.observation_spec[key]
         if (seen.shape, seen.num_values) != (spec.shape, spec.num_values):
             raise ConfigError(
-                f"{name} reads {key} of shape {spec.shape}, but this env observes {seen.shape}: it was trained in another env."
+                f"{name} reads {key} of shape {spec.shape}, but this env observes {seen.shape}: use the env that it was "
+                "trained in."
             )
     acts: ActionSpec | None = getattr(agent, "acts", None)
     if acts is not None and shapes_of(acts) != shapes_of(env.action_spec):
         raise ConfigError(
-            f"{name} acts with {shapes_of(acts)}, but this env takes {shapes_of(env.action_spec)}: it was trained in "
-            "another env."
+            f"{name} acts with {shapes_of(acts)}, but this env takes {shapes_of(env.action_spec)}: use the env that "
+            "it was trained in."
         )
     agent.bind(env)
 
 
 def shapes_of(spec: ActionSpec) -> dict[str, tuple[Any, ...]]:
-    """Return shape and number of values of each action entry, which a policy and its env must share."""
+    """Return the shape and the number of values of each part of an action; a policy and its env must agree on them."""
     parts = {"action": spec} if isinstance(spec, TensorSpec) else dict(spec)
     return {name: (part.shape, part.num_values) for name, part in parts.items()}

@@ -43,16 +43,16 @@ class Presets:
             raise ConfigError(f"There is no {group} preset {name!r}.{near} {choices} a YAML file.")
         path = Path(name) if is_path or self.folder is None else self.folder / group / f"{name}.yaml"
         if not path.is_file():
-            raise ConfigError(f"There is no preset file {path}.")
+            raise ConfigError(f"There is no preset file {path}: give the path of a YAML file, or a preset's name.")
         return read_yaml(path)
 
     def default(self, algo: str) -> str | None:
-        """Return the training preset of an algorithm: the one of its name, else `fast`, else None."""
+        """Return an algorithm's default training preset: the preset of the same name, else `fast`, else None."""
         names = self.names("train")
         return algo if algo in names else "fast" if "fast" in names else None
 
     @functools.cached_property
     def aliases(self) -> dict[str, str]:
-        """Other projects' names for settings: ours, "" to ignore the setting, or "=VALUE" to accept that value only."""
+        """Other projects' setting names -> our names; "" ignores the setting, "=VALUE" accepts only that value."""
         path = None if self.folder is None else self.folder / "aliases.yaml"
         return {str(k): str(v or "") for k, v in read_yaml(path).items()} if path is not None and path.is_file() else {}

@@ -33,10 +33,10 @@ def task_names() -> list[str]:
 
 
 def find_task(task: str | Task | type[Task]) -> Task:
-    """Return the task that a reference means (see above); a task object, or an object of a task class, is itself.
+    """Return the task of a reference (a name, gym:ID, a Python file or module:object), of a Task object or a Task class.
 
     Raises:
-        ConfigError: if there is none, or its code cannot be loaded.
+        ConfigError: if there is no such task, or its code cannot be loaded.
     """
     if isinstance(task, str):
         return _task_by_reference(task)
@@ -76,9 +76,10 @@ def _task_of_class(kind: type[Task]) -> Task:
 
 
 def with_reference(task: Task) -> Task:
-    """Return a task whose reference finds it again, also in other processes.
+    """Set the task's reference so that it can be found again, also by other processes, and return the task.
 
-    A task that no importable module holds, such as one of a notebook's cell, gets a reference that begins with `LOCAL`.
+    Return the registered task instead if it equals this one. A task that no importable module holds, for example one that
+    a notebook cell defines, gets a reference that begins with `LOCAL`.
     """
     if task.reference != task.name or task.name.startswith("gym:"):
         return task
@@ -98,13 +99,13 @@ def with_reference(task: Task) -> Task:
 
 
 def _same(task: Task, other: Task) -> bool:
-    """Return whether two tasks are alike in everything but their reference."""
+    """Return whether two tasks are equal in everything but their reference."""
     parts, others = ({k: v for k, v in vars(each).items() if k != "reference"} for each in (task, other))
     return type(task) is type(other) and parts == others
 
 
 def _is_default(task: Task) -> bool:
-    """Return whether a task is what its class makes without arguments."""
+    """Return whether a task equals the one that its class makes without arguments."""
     try:
         return _same(task, _task_of_class(type(task)))  # type: ignore[arg-type]
     except (TypeError, ConfigError):
@@ -117,7 +118,7 @@ def is_code(reference: str) -> bool:
 
 
 def find_named_task(reference: str, asked_by: str = "This") -> Task:
-    """Return the registered or Gymnasium task that a file names; code is refused.
+    """Return a registered or Gymnasium task; raise ConfigError if there is none, or if the reference names code to run.
 
     Args:
         asked_by: File or run that names the task, for the error.
@@ -134,14 +135,14 @@ def find_named_task(reference: str, asked_by: str = "This") -> Task:
     known = ", ".join(task_names())
     hint = did_you_mean(reference, task_names())
     raise ConfigError(
-        f"There is no task {reference!r}.{hint} There are {known}; or give gym:ID, a Python file, or module:object. "
-        "Settings are written key=value."
+        f"There is no task {reference!r}.{hint} Choose one of {known}, or give gym:ID, a Python file, or module:object. "
+        "A setting must be written key=value."
     )
 
 
 @functools.cache
 def _named_task(reference: str) -> Task | None:
-    """Return a registered task, the same object on every call: classes of configs are made per task; None if unknown."""
+    """Return a registered or Gymnasium task, or None. Cached, because config classes belong to one task object."""
     if reference.startswith("gym:") and not is_code(reference):
         return _gym_task(reference)
     points = {point.name: point.value for point in entry_points(group=GROUP)}
@@ -160,14 +161,14 @@ def _gym_task(reference: str) -> Task:
 
 
 def _only_task(module: ModuleType, where: str) -> Any:
-    """Return the task that a module defines: `task`, or the only object or class of the contract in it."""
+    """Return the task that a module defines: its variable `task`, else its only Task object or subclass of Task."""
     found: dict[int, Any] = {id(t): t for t in vars(module).values() if isinstance(t, Task)}
     if not found:
         kinds = [k for k in vars(module).values() if isinstance(k, type) and issubclass(k, Task)]
         found = {id(k): k for k in kinds if k.__module__ == module.__name__}
     chosen = getattr(module, "task", None) or (next(iter(found.values())) if len(found) == 1 else None)
     if chosen is None:
-        raise ConfigError(f"{where} defines {len(found)} tasks, but must have one: task = Task(...).")
+        raise ConfigError(f"{where} defines {len(found)} tasks, but must define one: write task = Task(...).")
     return chosen
 
 

@@ -25,7 +25,7 @@ from fledge.tasks.base import Task
 from fledge.tasks.policy_factory import env_specs
 from fledge.tasks.registry import LOCAL, find_task, is_code, task_names
 from fledge.training.config import CollectMode, TrainConfig, make_config, read_run_config, with_named_code
-from fledge.training.init_from import take_network
+from fledge.training.init_from import other_env, take_network
 from fledge.training.loop import train
 from fledge.training.memory import check_memory, memory_sentence
 from fledge.training.ranks import default_ranks, joined_ranks
@@ -81,6 +81,8 @@ def run_training(
                 print(f"run: {folder}  ({many}, {cfg.env.num_envs} {task.metrics.unit})", file=sys.stderr)
                 if taken:
                     print(f"network of {cfg.init_from}: {' '.join(taken)}", file=sys.stderr)
+                if cfg.init_from and resume is None and (text := other_env(task, cfg)):
+                    print(text, file=sys.stderr)
             if ranks.is_first and on_start is not None:
                 on_start(folder)
             options: Any = {"quiet": quiet, "on_interrupt": lambda: interrupts.append(True)}

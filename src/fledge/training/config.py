@@ -251,7 +251,7 @@ def chosen_algo(presets: Sequence[Preset], overrides: Sequence[str], task: Task,
 
 def aliases_of(task: Task) -> dict[str, str]:
     """Return the setting that each alias stands for: earlier names of settings, and the task's aliases."""
-    return {**RENAMED, **task.presets.aliases}
+    return {**RENAMED, "num_envs": "env.num_envs", **task.presets.aliases}
 
 
 def groups_of(task: Task) -> dict[str, dict[str, dict[str, Any]]]:

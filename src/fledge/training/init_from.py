@@ -9,7 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fledge.agents.policy_file import load_weights
+from fledge.core.config_help import written
 from fledge.core.errors import ConfigError, FledgeError
+from fledge.core.overrides import from_plain, nested
+from fledge.core.settings import flat_settings
 from fledge.tasks.base import Task
 from fledge.tasks.policy_loader import read_entries
 from fledge.training.config import TrainConfig, make_config
@@ -54,6 +57,23 @@ def take_network(task: Task, cfg: TrainConfig, overrides: Sequence[str] = ()) ->
         raise ConfigError(f"init_from={cfg.init_from} does not fit: its network has {parts}. {how_to_fit(task, found)}")
     load_weights(task.policy.build(wanted), entries["model"], cfg.init_from)
     return taken
+
+
+def other_env(task: Task, cfg: TrainConfig) -> str:
+    """Return a sentence on how the run's env differs from the one that `init_from` was trained in; "" if it does not.
+
+    Only settings that the policy is used to are told: sensors, decision rate, and the kind of reward.
+    """
+    entries = read_initial_policy(cfg.init_from, task)
+    if not isinstance(saved := (entries.get("world") or {}).get("env"), Mapping):
+        return ""
+    now, before = flat_settings(cfg.env), flat_settings(from_plain(task.config, nested(saved)))
+    told = (*task.policy.own_settings, "reward.kind", "starts")
+    odd = [
+        key for key in now if key.startswith(told) and now[key] != before.get(key) and not key.startswith("planner.")
+    ]
+    parts = ", ".join(f"env.{key}={written(before[key])} (this run: {written(now[key])})" for key in odd)
+    return f"{cfg.init_from} was trained with {parts}. {how_to_fit(task, entries['policy'])}" if parts else ""
 
 
 def how_to_fit(task: Task, description: Mapping[str, Any]) -> str:

@@ -114,6 +114,7 @@ def joined_ranks(
         advice: Returns a sentence on what to do when the connection to a rank is lost.
     """
     children, threads_before, joined = Children(), torch.get_num_threads(), False
+    hook_before = sys.excepthook
     if TOLD in os.environ and PARENT in os.environ:  # rank 0 may be killed while this one is not waiting for it
         when_parent_ends(int(os.environ[PARENT]), lambda: os._exit(1))
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
@@ -140,6 +141,7 @@ def joined_ranks(
                 place["store"] = meet(ranks, children)
             dist.init_process_group(backend, **place)
             joined = True
+            sys.excepthook = hook_before  # torch's would begin every later error of the program with [rank0]
         yield ranks
     except KeyboardInterrupt:
         children.kill()

@@ -233,7 +233,7 @@ CHANGING = {
 
 @pytest.mark.parametrize("value", CHANGING.values(), ids=CHANGING)
 def test_types_that_would_change_are_refused(tmp_path: Path, value: Any) -> None:
-    with pytest.raises(InputError, match="come back as another type: make it a plain one first"):
+    with pytest.raises(InputError, match="come back as another type: convert it first"):
         save_checkpoint({"x": value}, tmp_path / "a")
     with pytest.raises(InputError):
         save_checkpoint({"x": UserDict()}, tmp_path / "a")

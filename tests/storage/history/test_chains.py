@@ -26,10 +26,10 @@ def test_a_base_that_would_be_written_over_is_refused(tmp_path: Path) -> None:
         assert opened.base_file == "a.fledge"
     contents = first.read_bytes(), second.read_bytes()
     for base in (first, second):  # itself, and one that needs it
-        with pytest.raises(ConfigError, match="would be written over"):
+        with pytest.raises(ConfigError, match="would overwrite"):
             save_checkpoint(state_at(2), tmp_path / "a", base=base)
     (tmp_path / "link").symlink_to(first)
-    with pytest.raises(ConfigError, match="would be written over"):
+    with pytest.raises(ConfigError, match="would overwrite"):
         save_checkpoint(state_at(2), tmp_path / "a", base=tmp_path / "link")
     with AsyncCheckpointSaver(handle_signals=False) as saver, pytest.raises(ConfigError):
         saver.save_async(state_at(2), tmp_path / "a", base=first).wait(30)

@@ -169,7 +169,7 @@ def test_bad_settings_and_states_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError):
             CheckpointHistory(tmp_path, **bad)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"none of the weights \['model'\]"):
+    with pytest.raises(InputError, match=r"needs one of weights=\['model'\]"):
         CheckpointHistory(tmp_path).save({"policy": torch.ones(1)}, 1)
 
 

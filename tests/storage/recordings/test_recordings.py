@@ -144,7 +144,7 @@ def test_a_recording_is_told_from_other_files(tmp_path: Path) -> None:
     ("frame", "sentence"),
     [
         ({}, "has 0 entries"),
-        ({"a b\n": 1.0}, "the invalid name"),
+        ({"a b\n": 1.0}, "entry named"),
         ({"x": np.array(["text"])}, "numbers and booleans only"),
         ({"x": np.zeros((0, 3))}, "0 bytes"),
         ({"x": np.zeros((1,) * 9)}, "axes"),
@@ -163,9 +163,9 @@ def test_misuse_gets_a_sentence_and_leaves_the_recording_whole(tmp_path: Path) -
         episode = writer.begin()
         frame = {k: v[0] for k, v in frames_of(0, 0, 1).items()}
         for wrong, sentence in (
-            ({**frame, "pos": np.zeros(3, np.float32)}, "but this recording has"),
-            ({**frame, "n": 1.5}, "but this recording has"),
-            ({"pos": frame["pos"]}, "this recording holds"),
+            ({**frame, "pos": np.zeros(3, np.float32)}, "but must be"),
+            ({**frame, "n": 1.5}, "but must be"),
+            ({"pos": frame["pos"]}, "but must have"),
         ):
             with pytest.raises(InputError, match=sentence):
                 writer.add(episode, wrong)

@@ -142,7 +142,7 @@ def test_a_masked_reset_begins_fights_only_where_it_is_asked_to() -> None:
 def test_a_mask_that_splits_a_duel_is_refused() -> None:
     env = make(3)
     with pytest.raises(
-        InputError, match="env_mask splits an episode: it must be equal in each group of 2 consecutive rows"
+        InputError, match="env_mask splits an episode: it must have one value in each group of 2 consecutive rows"
     ):
         env.reset(torch.tensor([True, True, True, False, False, False]))
 

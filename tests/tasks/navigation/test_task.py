@@ -109,3 +109,9 @@ def test_the_held_out_world_shares_no_map_with_any_rank_of_training() -> None:
     for rank in (0, 1, 63):
         assert not any(torch.equal(a, b) for a in held_out for b in maps(rank=rank))
     assert all(torch.equal(a, b) for a, b in zip(held_out, maps(held_out=True, rank=5), strict=True))
+
+
+def test_policies_are_evaluated_on_the_same_maps_however_many_they_were_trained_on() -> None:
+    one, many = (TASK.evaluation(NavigationConfig(num_maps=count)) for count in (1, 200))
+    assert one == many
+    assert one.num_maps == 64

@@ -19,7 +19,7 @@ def export_picture(recording: Recording, task: Task, target: Path, episode: int 
     if not tracks:
         raise ConfigError(f"No episode of {recording.path} has ended (yet): there is nothing to draw.")
     with checked_frames(recording.path, task):
-        figure = task.view.draw(tracks, f"{len(tracks)} episodes of {recording.path.name}")
+        figure = task.view.draw(tracks, recording.path.name)
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target)
     return {"drawn": len(tracks)}

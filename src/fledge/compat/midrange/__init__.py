@@ -1,1 +1,1 @@
-"""Helpers of `tensor_env`: midrangeRL's config, and its view of a fight."""
+"""Helpers of `tensor_env`: midrangeRL's config, and states and observations of a fight in midrangeRL's form."""

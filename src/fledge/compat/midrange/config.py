@@ -37,32 +37,32 @@ UNUSED = (
     *("GRID_SPACING", "PLAYER_ANCHOR_X_RATIO", "MISSILE_GUIDANCE_GAIN", "missile_launch_offset", "use_torch_compile"),
     *("reward_hit_enemy", "reward_get_hit", "reward_missile_used"),
 )
-EDGE_M = 10_000.0  # from the field's edge to where a fighter starts
+EDGE_M = 10_000.0  # distance from the field's edge to a fighter's start
 
 
 @dataclass(frozen=True)
 class Midrange:
-    """A translated config: settings of the env, and of `TensorEnv`."""
+    """A translated config: Fledge's env settings, and the settings of the compat `TensorEnv`."""
 
     cfg: AircombatConfig
     size_m: float = 50_000.0
-    """Side of the field, m: the unit of observed x, y and distances."""
+    """Side length of the square field, m; observed x, y and distances are divided by it."""
     rewards: Mapping[str, float] = dataclasses.field(default_factory=REWARDS.copy)
 
     @property
     def origin_m(self) -> float:
-        """Coordinate of Fledge's origin on midrangeRL's field, the same on both axes, m."""
+        """Position of Fledge's origin in midrangeRL's coordinates, equal on both axes, m."""
         return 0.0 if self.cfg.scenario is Scenario.reference else self.size_m / 2
 
 
 def read_config(config: Mapping[str, Any] | AircombatConfig | None, num_envs: int) -> Midrange:
-    """Translate a config for `num_envs` duels; it may name Fledge's settings too (`scenario`, "missile.burn_s").
+    """Translate a config for `num_envs` duels; it may also contain Fledge's settings (`scenario`, "missile.burn_s").
 
     Raises:
-        ConfigError: for an unknown name or a value out of range.
+        ConfigError: If a name is unknown or a value out of range.
     """
     if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
-        raise ConfigError(f"num_envs is {num_envs!r}, but must be a whole number of duels, at least 1.")
+        raise ConfigError(f"num_envs is {num_envs!r}, but must be a whole number of at least 1 (the number of duels).")
     if isinstance(config, AircombatConfig):
         cfg = dataclasses.replace(config, num_envs=2 * num_envs, opponent="", reward="zero")
         check_settings(cfg)
@@ -73,7 +73,7 @@ def read_config(config: Mapping[str, Any] | AircombatConfig | None, num_envs: in
     given = dict(config or {})
     size = next((number_of(name, given[name]) for name in SIZES if name in given), 50_000.0)
     if not size > 2 * EDGE_M:
-        raise ConfigError(f"BATTLEFIELD_SIZE is {size:g}, but must be more than {2 * EDGE_M:g} m.")
+        raise ConfigError(f"BATTLEFIELD_SIZE is {size:g} m, but must be more than {2 * EDGE_M:g} m.")
     rewards = {name: number_of(f"reward_{name}", given.get(f"reward_{name}", usual)) for name, usual in REWARDS.items()}
     known = list(field_help(AircombatConfig))
     ours: dict[str, Any] = {"start_range_m": size - 2 * EDGE_M}
@@ -96,7 +96,7 @@ def read_config(config: Mapping[str, Any] | AircombatConfig | None, num_envs: in
 
 
 def number_of(name: str, value: Any) -> float:
-    """Return a value as a finite number."""
+    """Return a value as a finite number, or raise ConfigError."""
     try:
         number = float(value)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""State and observations of fights in midrangeRL's form: entities in slots, and one observation for each side.
+"""States and observations of fights in midrangeRL's form: entities in numbered slots, and one observation for each side.
 
 slot            0 P1        1 P2        2, 4, 6 ... P1's missiles, 3, 5, 7 ... P2's, in the order of firing
 states[name]    [num_envs, slots]: m, m/s, degrees counter-clockwise from east in [0, 360), s
@@ -28,27 +28,27 @@ class ManualResetDuels(AircombatEnv):
 
     @property
     def throttle(self) -> Tensor:
-        """Throttle of the last action, [2 N]."""
+        """Throttle of the last action of each side, [2 N]."""
         return self._controls["throttle"].clamp(0.0, 1.0)
 
     @property
     def shots(self) -> Tensor:
-        """Missiles fired in the last step, [2 N]."""
+        """Number of missiles that each side fired in the last step, [2 N]."""
         return self.state["fired"] - self._fired_before
 
 
 def degrees_of(direction: Tensor) -> Tensor:
-    """Return the headings [...] of unit vectors [..., 2]."""
+    """Return the headings [...] of unit vectors [..., 2], degrees counter-clockwise from east in [0, 360)."""
     return torch.rad2deg(torch.atan2(direction[..., 1], direction[..., 0])) % 360.0
 
 
 def slots_of(duel: ManualResetDuels, origin_m: float, slots: int) -> dict[str, Tensor]:
-    """Return all entities of all duels, copied, [N, slots] each."""
+    """Return copies of the quantities of all entities (`states`) by name, [N, slots] each."""
     n, s = duel.num_duels, duel.state
     fired = duel.cfg.missile.carried
 
     def filled(fighters: Tensor, missiles: Tensor) -> Tensor:
-        """Put [2 N] and [2 N, S] in slots: fighters, then missiles of either side in turn."""
+        """Return values of fighters [2 N] and missiles [2 N, S] in slots: fighters, then missiles of P1 and P2 in turn."""
         flying = missiles.view(n, 2, fired).transpose(1, 2).reshape(n, 2 * fired)
         rest = torch.zeros((n, slots - 2 - 2 * fired), dtype=missiles.dtype, device=missiles.device)
         return torch.cat([fighters.view(n, 2).to(missiles.dtype), flying, rest], dim=1)
@@ -86,7 +86,7 @@ def slots_of(duel: ManualResetDuels, origin_m: float, slots: int) -> dict[str, T
 def side_observations(
     duel: ManualResetDuels, ours: Mapping[str, Tensor], origin_m: float, size_m: float
 ) -> dict[str, dict[str, Tensor]]:
-    """Return the observations of P1 and P2, [N] each, and Fledge's own, in which missiles are `missile_tokens`."""
+    """Return the observations of P1 and P2, [N] each, with Fledge's own (its `missiles` are named `missile_tokens`)."""
     s, state = duel.state, ours["state"]
     pos = s["pos"].view(-1, 2, 2)
     apart = (pos[:, 1] - pos[:, 0]).norm(dim=-1) / size_m

@@ -2,7 +2,7 @@
 
     Box, Discrete, MultiDiscrete, MultiBinary     one tensor (a MultiDiscrete of unequal sizes: one entry per number)
     Dict of these                                 observations and actions by name
-    Box actions with different bounds             actions in [-1, 1], scaled to them
+    Box actions with different bounds             actions in [-1, 1], scaled to the bounds
 
 Gymnasium has no way to save an env. This adapter saves the usual parts of envs and wrappers: plain numbers and arrays, random
 generators, MuJoCo's integration state. Once per ID it tests whether a restored env continues bit for bit. If not,
@@ -32,7 +32,7 @@ OBS = "obs"  # name of the observation of an env without a Dict space
 
 
 class FromGymnasium(TensorEnv):
-    """N copies of a Gymnasium env. Env i of a seed is seeded by (seed, env_offset + i) once, at its first reset."""
+    """N copies of a Gymnasium env. Copy i is seeded once, at its first reset, with (seed, env_offset + i)."""
 
     outcomes: Mapping[int, str] = {0: "running", 1: "terminated", 2: "truncated"}
 
@@ -136,7 +136,7 @@ class FromGymnasium(TensorEnv):
             self._begun = False
             return
         if len(state["envs"]) != self.num_envs:
-            raise InputError(f"The state has {len(state['envs'])} envs, this env has {self.num_envs}.")
+            raise InputError(f"The state needs num_envs={len(state['envs'])}, but this env has {self.num_envs}.")
         for env, saved in zip(self.envs, state["envs"], strict=True):
             if not self._begun:
                 env.reset(seed=0)  # creates attributes that exist only after a reset
@@ -155,7 +155,7 @@ def tensors(arrays: Mapping[str, Array]) -> dict[str, torch.Tensor]:
 
 
 def seconds_per_step(env: gymnasium.Env[Any, Any]) -> float:
-    """Return the simulated seconds of a step: the env's dt, or from its frame rate, else 1."""
+    """Return the simulated time of a step, s: the env's dt, or else 1 / its frame rate, or else 1."""
     dt, rate = getattr(env.unwrapped, "dt", None), (env.metadata or {}).get("render_fps")
     return dt if isinstance(dt, float) and dt > 0 else 1.0 / (rate or 1.0)
 
@@ -178,7 +178,7 @@ def _observed(space: spaces.Space[Any], what: str) -> TensorSpec:
             return TensorSpec(shape, torch.uint8, 0, 255)
         return TensorSpec(shape, torch.float32)
     raise ConfigError(
-        f"{what} as a {type(space).__name__}, but must be Box, Discrete, MultiDiscrete, MultiBinary, or a Dict of these."
+        f"{what} as a {type(space).__name__}, but it must be a Box, Discrete, MultiDiscrete, MultiBinary, or a Dict of these."
     )
 
 
@@ -186,7 +186,7 @@ ToEnv = Callable[[Any], Sequence[Any]]  # a batch of actions -> one Gymnasium ac
 
 
 def action_spec_of(space: spaces.Space[Any], env_id: str) -> tuple[ActionSpec, ToEnv]:
-    """Return the spec of an env's action, and a function that converts a batch of actions for the envs."""
+    """Return the spec of an env's action, and a function that converts a batch of actions to one Gymnasium action per env."""
     if isinstance(space, spaces.Dict):
         parts = {name: _action(part, f"gym:{env_id} takes {name}") for name, part in space.spaces.items()}
 
@@ -222,7 +222,7 @@ def _action(space: spaces.Space[Any], what: str) -> tuple[TensorSpec, ToEnv]:
             return spec, lambda action: (action.cpu().numpy() * half + middle).astype(space.dtype)
         return TensorSpec(tuple(space.shape), torch.float32), _rows(space.dtype)
     raise ConfigError(
-        f"{what} of {space}, but it must be Box, Discrete, MultiDiscrete, MultiBinary, or a Dict of these."
+        f"{what} of {space}, but it must be a float Box, Discrete, MultiDiscrete, MultiBinary, or a Dict of these."
     )
 
 

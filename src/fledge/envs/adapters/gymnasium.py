@@ -4,10 +4,10 @@ The vector env resets in the same step, as Gymnasium's own do with `AutoresetMod
 already the first observation of the next one, and `infos` holds
 
     infos["final_obs"]      [N] objects: dict of the last observation where one ended, else None     "_final_obs": mask
-    infos["final_info"]     the figures below, each [N] with its own mask                            "_final_info": mask
+    infos["final_info"]     results of the episode, each [N] with its own mask                       "_final_info": mask
 
-Figures of an ended episode: `outcome` (the name in `TensorEnv.outcomes`, such as "success"), `outcome_code` (its number),
-`episode_return` and `episode_length`.
+The results of an ended episode are `outcome` (the name in `TensorEnv.outcomes`, such as "success"), `outcome_code` (its
+number), `episode_return` and `episode_length`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ EPISODE_FIGURES = ("outcome", "episode_return", "episode_length")
 class SeededAdapter:
     """Base class of adapters: holds the env, closes it, and replaces it for another seed.
 
-    A TensorEnv is built for one seed. For that seed, the adapter restores the env's initial state; for another one, it
-    replaces the env by `make_env(seed)`, or raises InputError without make_env. Pass a new env, so that both are alike.
+    A TensorEnv is built for one seed. If reset with that seed, the adapter restores the env's initial state; for another
+    seed it replaces the env by `make_env(seed)`, or raises InputError without make_env. Pass an env that was not stepped
+    yet, so that both cases begin alike.
     """
 
     env: TensorEnv
@@ -55,19 +56,21 @@ class SeededAdapter:
             return
         if self._make_env is None:
             raise InputError(
-                f"The adapter got seed {seed}, but this env was built for seed {env.seed}: pass that seed, or none, or "
+                f"The adapter got seed {seed}, but this env was built for seed {env.seed}: pass that seed or no seed, or "
                 "make the adapter with make_env=..., a function from a seed to an env."
             )
         other = self._make_env(int(seed))
         specs = [(each.num_envs, each.observation_spec, each.action_spec) for each in (env, other)]
         if specs[0] != specs[1]:
             other.close()
-            raise InputError(f"make_env({seed}) made an env of another size or with other specs than the first one.")
+            raise InputError(
+                f"make_env({seed}) made an env with another num_envs or specs: it must make envs like the first."
+            )
         env.close()
         self.env, self._initial = other, other.state_dict()
 
     def _begin_episode(self, seed: int | None) -> None:
-        """Begin an episode, or use the one that the env has begun by auto-reset."""
+        """Begin an episode; without a seed, use the episode that the env has begun by auto-reset, if any."""
         if seed is not None:
             self._reseed(seed)
         if seed is not None or not self._waiting:
@@ -80,7 +83,7 @@ class SeededAdapter:
 
 
 class GymnasiumVectorEnv(VectorEnv, SeededAdapter):
-    """A vector env. Returned arrays belong to the caller and are never written again. See `SeededAdapter`."""
+    """Gymnasium vector env over a TensorEnv. Returned arrays are never changed later. `SeededAdapter` explains seeds."""
 
     def __init__(self, env: TensorEnv, make_env: Callable[[int], TensorEnv] | None = None) -> None:
         self._hold(env, make_env)
@@ -98,7 +101,7 @@ class GymnasiumVectorEnv(VectorEnv, SeededAdapter):
 
         Args:
             seed: Start over as a new env of this seed would.
-            options: {"reset_mask": [N] bool array} begins new episodes only where it is true.
+            options: {"reset_mask": [N] bool array} begins new episodes only where the mask is true.
         """
         mask = self._reset_mask(options or {})
         if seed is not None:
@@ -139,7 +142,7 @@ class GymnasiumVectorEnv(VectorEnv, SeededAdapter):
 
     def _reset_mask(self, options: Mapping[str, Any]) -> torch.Tensor | None:
         if unknown := sorted(set(options) - {"reset_mask"}):
-            raise InputError(f"options has {', '.join(unknown)}, but only reset_mask is known.")
+            raise InputError(f"options has {', '.join(unknown)}, but only reset_mask is allowed: leave others out.")
         mask = options.get("reset_mask")
         if mask is None:
             return None
@@ -153,11 +156,11 @@ class GymnasiumVectorEnv(VectorEnv, SeededAdapter):
 
 
 class GymnasiumEnv(SeededAdapter, gymnasium.Env):
-    """One env, which the caller resets: after an end, `reset` returns the first observation of the episode that follows.
+    """Gymnasium env over a TensorEnv with num_envs = 1; the caller must call `reset` after the end of an episode.
 
-    The step that ends an episode returns its last observation, and `info` with the figures of the episode (see above).
-    Where not every action is possible, `info["action_mask"]` is what `action_space.sample(mask=...)` takes. `env` must have
-    num_envs = 1; see `SeededAdapter`.
+    The step that ends an episode returns its last observation, and `info` with `outcome`, `outcome_code`, `episode_return`
+    and `episode_length`. Where not every action is allowed, `info["action_mask"]` is the mask for
+    `action_space.sample(mask=...)`. `SeededAdapter` explains seeds.
     """
 
     metadata = {"render_modes": []}
@@ -174,9 +177,9 @@ class GymnasiumEnv(SeededAdapter, gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Begin an episode; with a seed, the first episode of a new env of this seed. Return observation and info."""
+        """Begin an episode and return observation and info; with a seed, begin as a new env of this seed would."""
         if options:
-            raise InputError(f"options has {', '.join(sorted(options))}, but none is known.")
+            raise InputError(f"options has {', '.join(sorted(options))}, but no option is allowed: leave options out.")
         super().reset(seed=seed)
         self._begin_episode(seed)
         obs = self._row("obs")
@@ -202,12 +205,12 @@ class GymnasiumEnv(SeededAdapter, gymnasium.Env):
 
 
 def outcome_name(env: TensorEnv, code: int) -> str:
-    """Return the env's name for how an episode ended; the number as text where the env names none."""
+    """Return the env's name of an outcome code, or the code as text if the env has no name for it."""
     return env.outcomes.get(int(code), str(int(code)))
 
 
 def episode_figures(env: TensorEnv, out: Mapping[str, Any], row: int) -> dict[str, Any]:
-    """Return the figures of the episode that ended in a row of `out`."""
+    """Return outcome, return and length of the episode that ended in a row of `out`."""
     code, total, length = (out[name][row].item() for name in EPISODE_FIGURES)
     name = outcome_name(env, code)
     return {"outcome": name, "outcome_code": code, "episode_return": total, "episode_length": length}
@@ -221,7 +224,7 @@ def action_space_of(spec: ActionSpec) -> spaces.Space:
 
 
 def space_of(spec: TensorSpec) -> spaces.Space:
-    """Return the Gymnasium space of one env's tensor."""
+    """Return the Gymnasium space of a tensor of one env."""
     if spec.num_values is not None and spec.shape:
         return spaces.MultiDiscrete(np.full(spec.shape, spec.num_values))
     if spec.num_values is not None:
@@ -231,9 +234,9 @@ def space_of(spec: TensorSpec) -> spaces.Space:
 
 
 def masks_in(obs: Mapping[str, Array], spec: ActionSpec) -> dict[str, Any]:
-    """Return the action mask of one env's observation, as `Space.sample` takes it.
+    """Return {"action_mask": mask} from one env's observation, or {} if the action has no mask.
 
-    {"action_mask": mask}, or {} if every action is always possible. A space of several choices takes a tuple of masks.
+    The mask has the form that `Space.sample` takes: for a space of several choices, a tuple of masks.
     """
 
     def mask_of(part: TensorSpec) -> Any:
@@ -249,7 +252,7 @@ def masks_in(obs: Mapping[str, Array], spec: ActionSpec) -> dict[str, Any]:
 
 
 def read_actions(actions: Any, env: TensorEnv, space: spaces.Space) -> Action:
-    """Return the actions of all envs as tensors; booleans become integers, and integers floats where the spec has floats."""
+    """Return the actions of all envs as tensors; booleans become integers, and integers floats if the spec has floats."""
 
     def read(part: Any, spec: TensorSpec | None) -> torch.Tensor:
         array = np.asarray(part)
@@ -269,7 +272,7 @@ def read_actions(actions: Any, env: TensorEnv, space: spaces.Space) -> Action:
 
 
 def copy_of(tensor: torch.Tensor) -> Array:
-    """Return the values as a new array."""
+    """Return a copy of a tensor as a NumPy array."""
     return np.array(tensor.cpu().numpy())
 
 

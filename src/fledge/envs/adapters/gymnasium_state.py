@@ -1,4 +1,4 @@
-"""Save and restore the parts of a Gymnasium env that `from_gymnasium` names."""
+"""Save and restore a Gymnasium env, as far as possible: plain numbers and arrays, random generators, MuJoCo's state."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def make_one(env_id: str, options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]
 
 
 def layers(env: Any) -> Iterator[Any]:
-    """Yield an env's wrappers from the outside in, and the env itself."""
+    """Yield an env's wrappers, the outermost first, and then the env itself."""
     yield env
     if isinstance(env, gymnasium.Wrapper):
         yield from layers(env.env)
 
 
 def take_out(env: Any) -> list[dict[str, Any]]:
-    """Return a copy of the plain attributes of every layer: numbers, arrays, random generators, MuJoCo's state."""
+    """Return a copy of the plain attributes of the env and its wrappers: numbers, arrays, generators, MuJoCo's state."""
     return [
         {name: value for name, found in vars(layer).items() if (value := _plain(layer, name, found)) is not None}
         for layer in layers(env)
@@ -115,7 +115,7 @@ def _set_mujoco_state(model: Any, data: Any, state: Array) -> None:
 
 @functools.cache
 def can_be_put_back(env_id: str, options: tuple[tuple[str, str], ...]) -> bool:
-    """Return whether a restored env continues bit for bit: tested on two new envs, through several episodes."""
+    """Return whether a restored env continues bit for bit, after testing it on two new envs over several episodes."""
     settings = {k: ast.literal_eval(v) for k, v in options}
     one, other = make_one(env_id, settings), make_one(env_id, settings)
     try:

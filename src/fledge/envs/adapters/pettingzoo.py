@@ -1,8 +1,8 @@
 """A TensorEnv whose rows share one episode as a PettingZoo parallel env: one agent per row, with NumPy arrays.
 
-The caller resets: the step that ends the episode returns every agent's last observation, and clears `agents`. `infos[agent]`
-has "action_mask", as `action_space(agent).sample(mask=...)` takes it, where not every action is possible, and at the end
-`outcome` (the env's name for it, such as "win" or "timeout"), `outcome_code`, `episode_return` and `episode_length`.
+The caller must reset the env: the step that ends the episode returns every agent's last observation, and clears `agents`.
+`infos[agent]` has "action_mask" for `action_space(agent).sample(mask=...)` if actions have a mask, and at the end `outcome`
+(the env's name of it, such as "win" or "timeout"), `outcome_code`, `episode_return` and `episode_length`.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ Obs = dict[str, Array]
 
 
 class PettingZooEnv(SeededAdapter, ParallelEnv):
-    """One episode with several agents.
+    """PettingZoo parallel env over a TensorEnv of one episode with several agents.
 
     Args:
         env: An env whose rows all share one episode (`num_envs` equals `group`), such as one duel; closed by `close()`.
         make_env: Makes the same env for another seed.
-        agents: Names of the rows in order. By default p1, p2, and so on.
+        agents: Names of the agents, in the order of the rows; p1, p2, and so on by default.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class PettingZooEnv(SeededAdapter, ParallelEnv):
     ) -> None:
         if env.group < 2 or env.num_envs != env.group:
             raise InputError(
-                f"The env has {env.num_envs} rows, {env.group} to an episode, but a parallel env needs one episode of at "
+                f"The env has {env.num_envs} rows and {env.group} per episode, but a parallel env needs one episode of at "
                 "least two rows: for a duel, num_envs=2 and no opponent."
             )
         names = list(agents or (f"p{number}" for number in range(1, env.group + 1)))
@@ -72,7 +72,7 @@ class PettingZooEnv(SeededAdapter, ParallelEnv):
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Obs], dict[str, dict[str, Any]]]:
-        """Begin an episode; with a seed, the first episode of a new env of this seed. Return observations and infos.
+        """Begin an episode and return observations and infos; with a seed, begin as a new env of this seed would.
 
         `options` is ignored.
         """
@@ -89,7 +89,9 @@ class PettingZooEnv(SeededAdapter, ParallelEnv):
             return {}, {}, {}, {}, {}
         if not isinstance(actions, Mapping) or set(actions) != set(self.agents):
             came = ", ".join(map(str, actions)) if isinstance(actions, Mapping) else type(actions).__name__
-            raise InputError(f"Actions came for {came or 'none'}, but must come for {', '.join(self.agents)}.")
+            raise InputError(
+                f"step got actions for {came or 'no agent'}: pass one for each of {', '.join(self.agents)}."
+            )
         out = self.env.step(read_actions(self._stacked(actions), self.env, self._rows), out=self._buffers)
         self._waiting = bool((out["terminated"] | out["truncated"]).any())
         obs = self._observations("final_obs" if self._waiting else "obs")
@@ -102,13 +104,13 @@ class PettingZooEnv(SeededAdapter, ParallelEnv):
         return obs, *(dict(zip(self.possible_agents, values, strict=True)) for values in results), infos
 
     def _stacked(self, actions: Mapping[str, Any]) -> Any:
-        """Return the agents' actions as rows of one action."""
+        """Return the agents' actions stacked into one batch, in the order of the rows."""
         rows = [actions[agent] for agent in self.possible_agents]
         if not isinstance(rows[0], Mapping):
             return np.asarray(rows)
         if any(not isinstance(row, Mapping) or row.keys() != rows[0].keys() for row in rows):
             space = self._rows[self.possible_agents[0]]
-            raise InputError(f"The agents' actions differ in kind, but each must be {space}.")
+            raise InputError(f"The agents' actions are not dicts with the same keys: pass for each one {space}.")
         return {name: np.asarray([row[name] for row in rows]) for name in rows[0]}
 
     def _observations(self, name: str) -> dict[str, Obs]:

@@ -1,4 +1,4 @@
-"""A TensorEnv as a Stable-Baselines3 VecEnv, for its PPO, SAC, DQN, callbacks and wrappers.
+"""A TensorEnv as a Stable-Baselines3 VecEnv, for PPO, SAC, DQN, callbacks and wrappers of Stable-Baselines3.
 
     from fledge.envs.adapters.stable_baselines3 import StableBaselinesVecEnv
 
@@ -7,9 +7,9 @@
 `infos[i]` is empty except where an episode ended. There it has what Stable-Baselines3 reads, and the outcome:
 
     terminal_observation     the last observation, from which a truncated episode is bootstrapped
-    TimeLimit.truncated      whether the time limit ended it
-    episode                  r, l, t: return, length, seconds since the start, as its Monitor wrapper has them
-    outcome                  the env's name for how it ended
+    TimeLimit.truncated      whether the time limit ended the episode
+    episode                  r, l, t: return, length, seconds since the start, as the Monitor wrapper of Stable-Baselines3
+    outcome                  the env's name of how the episode ended
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ with extra("stable-baselines3"):
 
 
 class StableBaselinesVecEnv(SeededAdapter, VecEnv):
-    """A VecEnv. Returned arrays belong to the caller and are never written again.
+    """Stable-Baselines3 VecEnv over a TensorEnv. Returned arrays are never changed later.
 
     Args:
         env: Closed by `close()`. Its action must be one tensor: Stable-Baselines3 supports no dicts of actions.
         make_env: Makes the same env for another seed, which `seed()` and a model's `seed=` need.
-        scale_actions: Take bounded actions as numbers in [-1, 1], where the policies of Stable-Baselines3 begin.
+        scale_actions: Take bounded actions as numbers in [-1, 1], the range for which Stable-Baselines3 initialises policies.
         dict_obs: Give observations by name (a Dict space, for "MultiInputPolicy"), even a single one. False gives the
             env's only observation as an array (a Box, for "MlpPolicy" and "CnnPolicy").
     """
@@ -72,7 +72,7 @@ class StableBaselinesVecEnv(SeededAdapter, VecEnv):
         super().__init__(env.num_envs, observed, space_of(taken))
 
     def reset(self) -> Any:
-        """Begin new episodes in all envs, with the seed of `seed()`, if set; return the observations."""
+        """Begin new episodes in all envs, with the seed that `seed()` set, if any; return the observations."""
         if self._seeds[0] is not None:
             self._reseed(self._seeds[0])
             self._reset_seeds()
@@ -111,7 +111,7 @@ class StableBaselinesVecEnv(SeededAdapter, VecEnv):
     # ---- access to single envs, which here are one object --------------------------------------------------------------
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """Return the attribute of this object, or of the env, once for each index."""
+        """Return the attribute of this object, or else of the env, repeated for each index."""
         found = getattr(self, attr_name) if hasattr(self, attr_name) else getattr(self.env, attr_name)
         return [found for _ in self._get_indices(indices)]
 
@@ -119,8 +119,8 @@ class StableBaselinesVecEnv(SeededAdapter, VecEnv):
         raise InputError(f"{attr_name} cannot be set: all envs are one object. Make the env with other settings.")
 
     def env_method(self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any) -> list[Any]:
-        raise InputError(f"{method_name} cannot be called in single envs: all envs are one object. Call it on `.env`.")
+        raise InputError(f"{method_name} cannot be called on single envs: all envs are one object. Call it on `.env`.")
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
-        """Return whether each env is wrapped: only by a Monitor, whose figures `infos` has."""
+        """Return true only for the Monitor wrapper, whose statistics `infos` already has."""
         return [wrapper_class.__name__ == "Monitor" for _ in self._get_indices(indices)]

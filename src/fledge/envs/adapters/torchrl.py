@@ -1,13 +1,13 @@
 """A TensorEnv as a TorchRL env of batch size [N].
 
 TorchRL resets envs itself, by a masked `_reset` after the step in which they ended; a TensorEnv has begun the next episode
-by then. So the adapter puts the last observation of the ended episode into `next`, and keeps the first one of the next
-episode until TorchRL resets. No episode is begun twice, and none is lost.
+by then. So the adapter puts the last observation of the ended episode into `next`, and keeps the first observation of the
+next episode until TorchRL resets. No episode is begun twice, and none is lost.
 
     TensorEnv        step: A ends ─ B begins        step in B …
     TorchRL          step → next = last of A        reset(_reset) → first of B        step in B …
 
-Keys are flat: those of `observation_spec`, and `outcome` (a number, named by `TensorEnv.outcomes`), `episode_return`,
+Keys are flat: the keys of `observation_spec`, and `outcome` (a key of `TensorEnv.outcomes`), `episode_return` and
 `episode_length`, which are 0 except in the `next` of the step that ended an episode.
 """
 
@@ -32,12 +32,12 @@ with extra("torchrl"):
 
 
 class TorchRLEnv(SeededAdapter, EnvBase):
-    """A TorchRL env, ready for its collectors, transforms and rollouts.
+    """TorchRL env over a TensorEnv, for TorchRL's collectors, transforms and rollouts.
 
     After `set_seed` the first episodes of that seed begin at once, and the next `reset` returns their first observations.
 
-    A partial step (`_step`, which TorchRL uses for `break_when_all_done`) returns the held envs unchanged. The TensorEnv
-    steps them nevertheless, and they begin a new episode at their next reset. See `SeededAdapter` for the arguments.
+    A partial step (`_step`, which TorchRL uses for `break_when_all_done`) returns the envs outside of it unchanged. The
+    TensorEnv steps them nevertheless, and they begin a new episode at their next reset. See `SeededAdapter` for the arguments.
     """
 
     def __init__(self, env: TensorEnv, make_env: Callable[[int], TensorEnv] | None = None) -> None:
@@ -47,7 +47,9 @@ class TorchRLEnv(SeededAdapter, EnvBase):
         self._unseen = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
         taken = {"action", "reward", "done", "terminated", "truncated", "next", *EPISODE_FIGURES}
         if clash := sorted(taken & set(env.observation_spec)):
-            raise InputError(f"The env observes {', '.join(clash)}, but TorchRL uses that name for something else.")
+            raise InputError(
+                f"The env has observations named {', '.join(clash)}, which TorchRL uses itself: rename them."
+            )
         self._make_specs()
 
     @property
@@ -121,7 +123,7 @@ class TorchRLEnv(SeededAdapter, EnvBase):
 
 
 def spec_of(spec: TensorSpec, num_envs: int, device: torch.device) -> TorchRLSpec:
-    """Return the TorchRL spec of a tensor of all envs."""
+    """Return the TorchRL spec of a tensor with one row per env."""
     shape = (num_envs, *spec.shape)
     if spec.num_values is not None:
         return Categorical(spec.num_values, shape=shape, dtype=spec.dtype, device=device)

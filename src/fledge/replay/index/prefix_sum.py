@@ -46,7 +46,7 @@ class IntQueue:
 
     @property
     def nbytes(self) -> int:
-        """Allocated memory."""
+        """Allocated memory, bytes."""
         return self._data.nbytes
 
     def view(self) -> np.ndarray:
@@ -69,7 +69,7 @@ class IntQueue:
         self.dropped += count
 
     def _make_room(self, count: int) -> None:
-        """Move the numbers to the front of an array a quarter larger, which is O(1) per number on average."""
+        """Make room for `count` numbers: copy all to an array a quarter larger, which is O(1) per number on average."""
         kept = self.view().copy()
         size = max(16, 5 * (len(kept) + count) // 4)
         if size > len(self._data) or size < len(self._data) // 2:
@@ -113,7 +113,7 @@ class PrefixSum:
     ar = values
 
     def add(self, value: int) -> int:
-        """Append a range; return the number of ranges evicted for it (0 or 1)."""
+        """Append a range of length `value`; return the number of ranges evicted for it (0 or 1)."""
         if value < 1 or value != int(value):
             raise InputError(f"The length of a range is {value}, but must be a whole number of at least 1.")
         full = len(self._ends) == self.max_len
@@ -132,11 +132,11 @@ class PrefixSum:
         return length
 
     def get_range_idx(self, number: Any) -> Any:
-        """Return the range that contains a number (or each of an array)."""
+        """Return the range that contains a number, or the ranges of an array of numbers."""
         return self.get_range_relative_idx(number)[0]
 
     def get_range_relative_idx(self, number: Any, range_idx: Any = None) -> Any:
-        """Return the range that contains a number (or each of an array), and the offset inside that range.
+        """Return the range that contains a number, and the offset inside that range; for arrays, one of each per number.
 
         With `range_idx`, the result of `get_range_idx`, return the offset alone.
         """
@@ -159,7 +159,7 @@ class PrefixSum:
         if values.ndim != 1 or (values < 1).any():
             raise damaged("has an index with lengths that are not positive")
         if not 0 <= evicted < 2**62 or values.sum(dtype=np.float64) > 2**53:
-            raise damaged("has an index that is too large")
+            raise damaged("has an index whose lengths are too large")
         if len(values) > self.max_len:
             raise InputError(f"The state has {len(values)} ranges, but at most {self.max_len} fit: raise max_size.")
         self.evicted_total = evicted
@@ -168,8 +168,8 @@ class PrefixSum:
     def _checked(self, number: Any) -> np.ndarray:
         numbers = np.asarray(number)
         if numbers.dtype.kind not in "iu":
-            raise InputError(f"Numbers to look up are {numbers.dtype}, but must be integers.")
+            raise InputError(f"The numbers to look up have dtype {numbers.dtype}, but must be integers.")
         if numbers.size and (numbers.min() < 0 or numbers.max() >= self.total):
             found = f"{numbers.min()} to {numbers.max()}"
-            raise InputError(f"Numbers to look up are from {found}, but only 0 to {self.total - 1} exist.")
+            raise InputError(f"The numbers to look up range from {found}, but only 0 to {self.total - 1} exist.")
         return numbers.astype(np.int64, copy=False)

@@ -47,10 +47,10 @@ class SumTree:
         return self._levels[0]
 
     def update(self, slots: np.ndarray, priorities: np.ndarray | float) -> None:
-        """Set priorities; the last one counts for a slot given twice."""
+        """Set the priorities of slots; if a slot is given twice, its last priority counts."""
         values = np.broadcast_to(np.asarray(priorities, np.float64), np.shape(slots))
         if not np.isfinite(values).all() or (values < 0).any():
-            raise InputError("priorities must be finite numbers of 0 or more.")
+            raise InputError("priorities must be finite numbers of 0 or more, but some are negative, infinite or NaN.")
         self._levels[0][slots] = values
         touched = np.unique(slots)
         for below, level in zip(self._levels, self._levels[1:], strict=False):
@@ -60,7 +60,7 @@ class SumTree:
             level[touched] = below[left] + np.where(left + 1 < len(below), below[right], 0.0)
 
     def find(self, values: np.ndarray) -> np.ndarray:
-        """Return the slot of each value in [0, total), with the priorities as consecutive intervals."""
+        """Return the slot of each value in [0, total): slot i is the i-th interval, as long as its priority."""
         rest = np.array(values, np.float64)
         node = np.zeros(rest.shape, np.int64)
         for level in reversed(self._levels[:-1]):
@@ -75,7 +75,7 @@ class SumTree:
 
 
 class Priorities:
-    """Proportional sampling with importance weights."""
+    """Samples transitions in proportion to priority^alpha, with importance weights."""
 
     def __init__(self, max_size: int, alpha: float, beta: float) -> None:
         for name, value in (("alpha", alpha), ("beta", beta)):
@@ -94,7 +94,7 @@ class Priorities:
         if not len(numbers):
             return
         if (priorities < 0).any():
-            raise InputError("priorities must be finite numbers of 0 or more: pass sizes of errors, without signs.")
+            raise InputError("priorities must be finite numbers of 0 or more: pass absolute values of errors.")
         values = np.maximum(priorities, LEAST)
         with np.errstate(over="ignore"):
             raised = values**self.alpha
@@ -104,7 +104,7 @@ class Priorities:
         self.largest = max(self.largest, float(values.max()))
 
     def draw(self, count: int, begin: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Sample `count` transitions; return their numbers relative to the oldest, `begin`, and weights (at most 1)."""
+        """Sample transitions; return their numbers, counted from the oldest (`begin`), and importance weights (at most 1)."""
         values = (np.arange(count) + rng.random(count)) / count * self.tree.total
         slots = self.tree.find(values)
         drawn = self.tree.priorities[slots]

@@ -1,4 +1,4 @@
-"""Validate one episode and convert it to the buffer's words.
+"""Validate one episode and convert it to words (unsigned integers, see `schema`).
 
 An episode of T transitions is a mapping with each stored key as [T, ...]. A key X with a `next_X` comes in one of these forms:
 
@@ -35,7 +35,7 @@ Frames = tuple[torch.Tensor, np.ndarray | None]  # [rows, ...], and of a ragged 
 
 
 def read_episode(schema: Schema, episode: Mapping[str, Any]) -> tuple[int, Words]:
-    """Return T and the words per internal key: T + 1 rows of keys with a `next_X`, T of the others."""
+    """Return T, and the words of each internal key: T + 1 rows for keys with a `next_X`, T rows for others."""
     _check_names(schema, episode)
     values = {name: _read(schema, name, episode) for name in schema.stored}
     length = _length(schema, values, episode)
@@ -48,12 +48,14 @@ def read_episode(schema: Schema, episode: Mapping[str, Any]) -> tuple[int, Words
             set_ragged_counts(words, name, counts, schema.specs[name])
     for name in DONE:
         if name in words and words[name].reshape(length, -1)[:-1].any():
-            raise InputError(f"{name!r} is set before the last transition: pass one episode, or use add_rollout().")
+            raise InputError(
+                f"{name!r} is true before the last transition: pass one episode at a time, or use add_rollout()."
+            )
     return length, words
 
 
 def episode_names(episode: Mapping[str, Any]) -> list[str]:
-    """Return the keys of a buffer for episodes like this one; `final_X` implies `next_X`."""
+    """Return the keys of a buffer that can store this episode; an entry `final_X` adds the key `next_X`."""
     finals = [n for n in episode if FINAL + n in episode]
     names = [n for n in episode if n not in {FINAL + final for final in finals}]
     return names + [NEXT + n for n in finals if NEXT + n not in names]
@@ -64,13 +66,13 @@ def _check_names(schema: Schema, episode: Mapping[str, Any]) -> None:
     for name in schema.ragged:
         allowed |= {before + name + MASK for before in (("", FINAL, NEXT) if name in schema.observed else ("",))}
     if missing := [n for n in schema.stored if n not in episode]:
-        raise InputError(f"The episode lacks {missing}; this buffer stores {schema.stored}.")
+        raise InputError(f"The episode lacks {missing}: add them, this buffer stores {schema.stored}.")
     if unknown := sorted(set(episode) - allowed):
         raise InputError(f"The episode has {unknown}, which this buffer does not store: leave them out.")
 
 
 def _read(schema: Schema, name: str, episode: Mapping[str, Any], before: str = "") -> Frames:
-    """Return the rows of a key, or of its `next_X`."""
+    """Return the rows of a key, or of its `next_X` if `before` is "next_"."""
     value, label = episode[before + name], before + name
     if name not in schema.ragged:
         tensor = as_tensor(value, label)
@@ -95,7 +97,7 @@ def _final(schema: Schema, name: str, episode: Mapping[str, Any], frames: Frames
         return tensor if tensor.ndim == frames[0].ndim else tensor[None], None
     spec, mask = schema.specs[name], episode.get(label + MASK)
     if mask is None and name + MASK in episode:
-        raise InputError(f"There is {name + MASK!r}, but not {label + MASK!r}: add it.")
+        raise InputError(f"The episode has {name + MASK!r}, but lacks {label + MASK!r}: add it.")
     tensor, counts = pad_ragged(label, [value], spec)
     return tensor, counts if mask is None else ragged_counts(label, as_tensor(mask, label + MASK)[None], (1,), spec)
 
@@ -105,11 +107,11 @@ def _last_of_next(schema: Schema, name: str, episode: Mapping[str, Any], frames:
     (tensor, counts), (next_tensor, next_counts) = frames, _read(schema, name, episode, NEXT)
     if next_tensor.shape != tensor.shape or next_tensor.dtype != tensor.dtype:
         got, expected = (f"{tuple(x.shape)} {x.dtype}" for x in (next_tensor, tensor))
-        raise InputError(f"{NEXT + name!r} is {got}, but must be like {name!r}: {expected}.")
+        raise InputError(f"{NEXT + name!r} is {got}, but must be {expected}, like {name!r}.")
     same = counts is None or next_counts is None or np.array_equal(next_counts[:-1], counts[1:])
     view = torch.uint8  # compare bits, because NaN != NaN
     if not same or not torch.equal(next_tensor[:-1].contiguous().view(view), tensor[1:].contiguous().view(view)):
-        raise InputError(f"{NEXT + name!r} does not repeat {name!r} one frame later: store it under another name.")
+        raise InputError(f"{NEXT + name!r} must equal {name!r} one frame later, but does not: rename it.")
     return next_tensor[-1:], None if next_counts is None else next_counts[-1:]
 
 
@@ -119,7 +121,9 @@ def _length(schema: Schema, values: Mapping[str, Frames], episode: Mapping[str, 
         apart = (NEXT, FINAL)
         lengths = {n: len(v) - (not any(p + n in episode for p in apart)) for n, (v, _) in values.items()}
     if len(set(lengths.values())) != 1:
-        raise InputError(f"The keys of an episode differ in their number of frames: {lengths}.")
+        raise InputError(
+            f"The keys of an episode have different numbers of frames: {lengths}. Pass one frame per transition."
+        )
     length = next(iter(lengths.values()))
     if length < 1:
         raise InputError("The episode is empty, but must have at least one transition.")
@@ -134,16 +138,16 @@ def _complete(schema: Schema, name: str, frames: Frames, episode: Mapping[str, A
     apart = [before + name for before in (FINAL, NEXT) if before + name in episode]
     if len(tensor) == length + 1:
         if apart:
-            raise InputError(f"{name!r} has {length + 1} frames, with the final one, and there is {apart}: drop one.")
+            raise InputError(f"{name!r} already has the final frame ({length + 1} frames): leave {apart} out.")
         return frames
     if not apart:
         needed = f"{length + 1} frames, {FINAL + name!r} or {NEXT + name!r}"
         raise InputError(f"{name!r} has {len(tensor)} frames for {length} transitions: pass {needed}.")
     if len(apart) == 2:
-        raise InputError(f"{name!r} has both of {apart}: leave one out.")
+        raise InputError(f"The episode has both of {apart}: leave one out.")
     last, last_count = (_final if apart == [FINAL + name] else _last_of_next)(schema, name, episode, frames)
     if last.shape != (1, *tensor.shape[1:]) or last.dtype != tensor.dtype:
         got, expected = (f"{tuple(x.shape[1:])} {x.dtype}" for x in (last, tensor))
-        raise InputError(f"{apart[0]!r} is {got}, but frames of {name!r} are {expected}.")
+        raise InputError(f"{apart[0]!r} is {got}, but must be {expected}, like the frames of {name!r}.")
     both = None if counts is None or last_count is None else np.concatenate([counts, last_count])
     return torch.cat([tensor, last]), both

@@ -23,7 +23,7 @@ _BYTES = (bytes, bytearray, memoryview)
 
 
 def plain_values(schema: Schema, episode: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the episode with arrays under every key."""
+    """Return the episode with text and compressed frames converted to arrays."""
     readers: dict[type | None, Any] = {str: _text, bytes: _images, None: lambda schema, episode, name: episode[name]}
     return {name: readers[_kind(value)](schema, episode, name) for name, value in episode.items()}
 
@@ -67,7 +67,7 @@ def _images(schema: Schema, episode: Mapping[str, Any], name: str) -> np.ndarray
     if any(is_lz4(item) for item in ([value] if isinstance(value, _BYTES) else value)):
         spec = schema.specs.get(base)
         if spec is None:
-            raise InputError(f"{name!r} holds plain LZ4 frames, without shape and dtype: give the key a KeySpec.")
+            raise InputError(f"{name!r} holds LZ4 frames, which lack shape and dtype: give the key a KeySpec.")
         shape, dtype = spec.shape, torch.empty(0, dtype=spec.dtype).numpy().dtype
     if name == FINAL + base:
         return decompress_image(value, shape, dtype)
@@ -86,6 +86,6 @@ def _text(schema: Schema, episode: Mapping[str, Any], name: str) -> np.ndarray:
         data = str(text).encode()
         if len(data) > width:
             fix = f"give the key KeySpec(({len(data)},), torch.uint8)"
-            raise InputError(f"{name!r} has a text of {len(data)} bytes, but {width} are stored: {fix}.")
+            raise InputError(f"{name!r} has a text of {len(data)} bytes, but at most {width} are stored: {fix}.")
         row[: len(data)] = np.frombuffer(data, np.uint8)
     return column

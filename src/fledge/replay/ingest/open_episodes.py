@@ -23,7 +23,7 @@ Episode = tuple[int, dict[str, np.ndarray]]
 
 
 class OpenEpisodes:
-    """Pending rows of N envs, [N, room, *shape] per internal key; `room` grows by doubling.
+    """Pending rows of N envs, [N, room, *shape] per internal key; `room`, the allocated steps, doubles when full.
 
     `segment` cuts episodes after this many transitions, so that they can be sampled before they end (None: never).
     """
@@ -38,7 +38,7 @@ class OpenEpisodes:
         self._rows: dict[str, np.ndarray] = {k: np.empty((num_envs, 0, *s.shape), s.word) for k, s in specs.items()}
 
     def check_room(self, done: Sequence[np.ndarray]) -> None:
-        """Raise InputError if one of the episodes of these steps would not fit the buffer."""
+        """Raise InputError if these steps would make an episode longer than the buffer."""
         if self.count.max(initial=0) + len(done) <= self.longest:
             return
         count = self.count.copy()
@@ -47,7 +47,7 @@ class OpenEpisodes:
                 count[count >= self.segment] = 0
             if count.max(initial=0) >= self.longest:
                 fix = "raise max_size, or set segment_frames to cut long episodes"
-                raise InputError(f"An open episode has {self.longest} transitions, as many as the buffer holds: {fix}.")
+                raise InputError(f"An open episode has reached the buffer's max_size of {self.longest}: {fix}.")
             count += 1
             count[ended] = 0
 
@@ -79,7 +79,7 @@ class OpenEpisodes:
                 yield self._close(env, {k: self._rows[k][:, last] for k in self.with_final})
 
     def _close(self, env: int, final: Mapping[str, np.ndarray] | None) -> Episode:
-        """Return the episode of an env, with its row of the final observations [N, ...], and clear it."""
+        """Return the open episode of an env, ended with its row of `final` [N, ...], and clear it."""
         length = int(self.count[env])
         words = {k: pending[env, :length] for k, pending in self._rows.items()}
         if final is not None:
@@ -109,9 +109,9 @@ class OpenEpisodes:
         for key, pending in self._rows.items():  # before memory is allocated: the count is not trusted
             expected = (self.num_envs, used, *pending.shape[2:])
             if rows[key].dtype != pending.dtype or rows[key].shape != expected:
-                raise damaged(f"has open episodes with a wrong {key!r}")
+                raise damaged(f"has open episodes with a wrong shape or dtype of {key!r}")
         if used > self.longest:
-            raise InputError(f"The saved replay has an open episode of {used} steps, above max_size={self.longest}.")
+            raise InputError(f"The saved replay has an open episode of {used} steps: raise max_size={self.longest}.")
         self._grow(used)
         for key, pending in self._rows.items():
             pending[:, :used] = rows[key]

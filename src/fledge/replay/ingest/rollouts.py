@@ -1,4 +1,4 @@
-"""Read rollouts of parallel envs, [T, N] time-major, step by step into the buffer's words.
+"""Read rollouts of parallel envs, [T, N] time-major, step by step, as words (unsigned integers, see `schema`).
 
 A rollout is a mapping (TensorDict, dict) with each stored key as [T, N, ...], at the top or under "obs"; flags "terminated"
 and "truncated" (or "done") [T, N]; and final observations under "final_obs" (or as "final_X"), [T, N, ...], which are read
@@ -20,10 +20,10 @@ Tensors = dict[str, torch.Tensor]
 
 
 def read_rollout(schema: Schema, rollout: Mapping[str, Any]) -> Iterator[tuple[Words, np.ndarray, Words | None]]:
-    """Yield per step: words per internal key [N, ...], which envs ended [N], and the final observations, if any."""
+    """Yield for each step the words per internal key [N, ...], which envs ended [N], and the final observations, if any."""
     frames = _find(rollout, schema.stored, "obs")
     if missing := [name for name in schema.stored if name not in frames]:
-        raise InputError(f"The rollout lacks {missing}; this buffer stores {schema.stored}.")
+        raise InputError(f"The rollout lacks {missing}: add them, this buffer stores {schema.stored}.")
     done = _done(rollout)
     masks = _find(rollout, schema.ragged, "obs", suffix=MASK)
     words = _words(schema, frames, masks, done.shape, "")
@@ -33,7 +33,7 @@ def read_rollout(schema: Schema, rollout: Mapping[str, Any]) -> Iterator[tuple[W
         final_masks = _find(rollout, schema.ragged, "final_obs", FINAL, MASK)
         for name in finals:
             if name in masks and name not in final_masks:
-                raise InputError(f"There is {name + MASK!r}, but not {FINAL + name + MASK!r}: add it.")
+                raise InputError(f"The rollout has {name + MASK!r}, but lacks {FINAL + name + MASK!r}: add it.")
         final = _words(schema, finals, final_masks, done.shape, FINAL)
     if schema.observed and final is None and done.any():
         raise InputError("An episode ended, but the rollout has no 'final_obs': add it.")
@@ -43,7 +43,7 @@ def read_rollout(schema: Schema, rollout: Mapping[str, Any]) -> Iterator[tuple[W
 
 
 def rollout_names(rollout: Mapping[str, Any]) -> list[str]:
-    """Return the keys of a buffer for rollouts like this one: all, or with "obs" those that learners need."""
+    """Return the keys of a buffer for this rollout: all keys, or only those that learners need if it has "obs"."""
     if not hasattr(rollout.get("obs"), "keys"):
         return [name for name in rollout if name != "final_obs"]
     seen = [str(name) for name in rollout["obs"].keys()]  # noqa: SIM118 - a TensorDict is no dict
@@ -52,7 +52,7 @@ def rollout_names(rollout: Mapping[str, Any]) -> list[str]:
 
 
 def read_observations(schema: Schema, obs: Mapping[str, Any]) -> Words:
-    """Return the words of one observation of all envs, [N, ...], for the keys with a `next_X`."""
+    """Return one observation of all envs, [N, ...], as words, for the keys with a `next_X`."""
     frames = _find(obs, schema.observed, "obs")
     if missing := [name for name in schema.observed if name not in frames]:
         raise InputError(f"obs lacks {missing}: add them, or leave obs out.")
@@ -75,7 +75,7 @@ def _done(rollout: Mapping[str, Any]) -> np.ndarray:
 
 
 def _find(rollout: Mapping[str, Any], names: Iterable[str], nest: str, prefix: str = "", suffix: str = "") -> Tensors:
-    """Return the entries of these names that the rollout has, at the top (with the prefix) or under `nest`."""
+    """Return the rollout's entries with these names, from the top level (with prefix and suffix) or from under `nest`."""
     found = {}
     for name in names:
         inner, top = name + suffix, prefix + name + suffix
@@ -88,7 +88,7 @@ def _find(rollout: Mapping[str, Any], names: Iterable[str], nest: str, prefix: s
 
 
 def _words(schema: Schema, frames: Tensors, masks: Tensors, shape: tuple[int, ...], prefix: str) -> Words:
-    """Return the words per internal key [T, N, ...] of tensors [T, N, ...]."""
+    """Convert tensors [T, N, ...] to words [T, N, ...] per internal key."""
     for name, tensor in frames.items():
         expected = (*shape[:2], *(schema.specs[name].shape if name in schema.specs else tensor.shape[2:]))
         if tuple(tensor.shape) != expected:

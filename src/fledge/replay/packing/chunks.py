@@ -1,8 +1,8 @@
 """Bit-packed chunks: rows of many numbers over time, from which single rows can be decoded.
 
-Why not `storage.format.codecs`: a batch of 256 random frames comes from 256 chunks. A general codec takes 5 to 60 us of set-up
-for each and decodes a whole chunk for one row. Here one kernel call serves the batch and reads only the bits of the requested
-rows (docs/storage/replay.md has the measured sizes and rates).
+This replaces `storage.format.codecs` because a batch of 256 random frames comes from 256 chunks: a general codec takes
+5 to 60 us of set-up for each and decodes a whole chunk for one row. Here one kernel call serves the batch and reads only
+the bits of the requested rows (docs/storage/replay.md has the measured sizes and rates).
 
 Contract
     A table is [rows, columns] uint32. A chunk is up to `MAX_ROWS` consecutive rows, as a stream of bits in
@@ -53,7 +53,8 @@ _WARP: dict[Any, Any] = {np.dtype(n): getattr(wp, n) for n in ("uint8", "uint32"
 class Columns:
     """Columns of each key in a table [rows, columns], and their number formats (`kinds`).
 
-    8-byte words take two columns (low, high), smaller ones are widened. `table` copies in, `read` out, bit for bit.
+    An 8-byte word takes two columns (low, high); smaller words are widened to 4 bytes. `table` copies words into a
+    table and `read` copies them out, bit for bit.
     """
 
     def __init__(self, specs: Mapping[Any, KeySpec]) -> None:
@@ -80,7 +81,7 @@ class Columns:
         return np.full(cells, kind if size == 4 else UNSIGNED)
 
     def table(self, words: Mapping[Any, np.ndarray]) -> np.ndarray:
-        """Return words [rows, *shape] of each key as a table; the last row of a key with fewer rows is repeated."""
+        """Return words [rows, *shape] of each key as a table; a key with fewer rows is filled up with its last row."""
         table = np.empty((max(len(words[key]) for key in self.place), len(self.kinds)), np.uint32)
         for key, columns in self.place.items():
             flat = np.ascontiguousarray(words[key]).reshape(len(words[key]), -1)
@@ -90,7 +91,7 @@ class Columns:
         return table
 
     def read(self, table: np.ndarray, key: Any, places: Any) -> np.ndarray:
-        """Copy words [n, *shape] out of rows of a table."""
+        """Return a copy of a key's words [n, *shape] in the table rows `places`."""
         spec = self.specs[key]
         part = table[places, self.place[key]]
         if spec.dtype.itemsize == 8:
@@ -100,7 +101,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Packed:
-    """Chunks in one run of words; chunk i is words[offsets[i]:offsets[i + 1]]."""
+    """Chunks, stored one after the other in `words`; chunk i is words[offsets[i]:offsets[i + 1]]."""
 
     words: np.ndarray  # [W] uint32
     offsets: np.ndarray  # [C + 1] int64
@@ -123,13 +124,13 @@ def pack(table: np.ndarray, kinds: np.ndarray, counts: np.ndarray) -> Packed:
 
 
 def unpack(addresses: np.ndarray, kinds: np.ndarray, spans: np.ndarray, table: np.ndarray, workers: Workers) -> None:
-    """Fill rows of `table` from chunks, read in place.
+    """Decode rows of chunks into `table`; the chunks are not copied.
 
     Args:
         addresses: [S] uint64, memory address of each span's chunk; `AHEAD` bytes after a chunk must be readable.
-        kinds: [columns] int32.
-        spans: [S, 4] int32: rows of the chunk, first row requested, number of rows, first row of table.
-        table: [rows, columns] uint32, zeros; written.
+        kinds: [columns] int32, number format of each column.
+        spans: [S, 4] int32: rows of the chunk, first requested row, number of requested rows, first row of `table` to fill.
+        table: [rows, columns] uint32, filled with zeros; receives the rows.
     """
     args = [as_warp(addresses), _kinds(kinds.tobytes()), as_warp(spans), as_warp(table)]
     workers.share(len(spans), lambda a, b: launch(reader.unpack_rows, b - a, args, a), LEAST_SPANS)
@@ -146,7 +147,7 @@ def check(words: np.ndarray, offsets: np.ndarray, counts: np.ndarray, columns: i
 
 @functools.lru_cache(64)
 def _kinds(data: bytes) -> Any:
-    """Return kinds as a Warp array, cached: making one costs as much as decoding ten rows."""
+    """Return number formats as a Warp array; cached, because making one takes as long as decoding ten rows."""
     return wp.array(np.frombuffer(data, np.int32), dtype=wp.int32, device="cpu")
 
 

@@ -25,7 +25,7 @@ def from_ordered(word: wp.uint32, kind: wp.int32) -> wp.uint32:
 
 @wp.func
 def from_whole(whole: wp.uint32, grain: wp.int32) -> wp.uint32:
-    """Return the float whose `to_whole` is this number (modulo 2^32)."""
+    """Return the bits of the float for which `to_whole` returns `whole` (modulo 2^32)."""
     sign = whole & TOP
     size = whole
     if sign != ZERO:
@@ -49,7 +49,7 @@ def read_bits(words: wp.array(dtype=wp.uint32), place: wp.int64, width: wp.int32
 
 @wp.func
 def read_window(words: wp.array(dtype=wp.uint32), place: wp.int64) -> wp.uint64:
-    """Read 64 bits."""
+    """Return 64 bits of the words, from bit number `place`."""
     i = wp.int32(place >> wp.int64(5))
     shift = wp.uint64(place & wp.int64(31))
     pair = wp.uint64(words[i]) | (wp.uint64(words[i + 1]) << wp.uint64(32))
@@ -156,7 +156,7 @@ def check_chunks(
     columns: wp.int32,
     good: wp.array(dtype=wp.int32),
 ):
-    """Set `good`, zeroed, to 1 where a chunk parses to exactly the words between its offset and the next."""
+    """Set `good`, initially 0, to 1 for each chunk that parses to exactly the words between its offset and the next."""
     chunk = first + wp.tid()
     rows = counts[chunk]
     begin = offsets[chunk] * wp.int64(32)

@@ -1,4 +1,4 @@
-"""Warp functions on words that the reader and the writer share. Importing this starts Warp."""
+"""Warp functions that both reader.py and writer.py use on words. Importing this module starts Warp."""
 # mypy: ignore-errors
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ZERO = wp.constant(wp.uint32(0))
 
 @wp.func
 def width_of(word: wp.uint32) -> wp.int32:
-    """Return the number of bits up to the highest set one; 0 if there is none."""
+    """Return the number of bits that the word needs: the position of its highest set bit, counted from 1; 0 for 0."""
     width = wp.int32(0)
     rest = word
     while rest != ZERO:
@@ -41,7 +41,7 @@ def count_ones(word: wp.uint32) -> wp.int32:
 
 @wp.func
 def first_one(word: wp.uint32) -> wp.int32:
-    """Return the number of the lowest set bit; `word & (word - ONE)` is the word without it."""
+    """Return the position of the lowest set bit, counted from 0; `word & (word - ONE)` clears that bit."""
     return count_ones((word & (~word + ONE)) - ONE)
 
 
@@ -50,7 +50,7 @@ def first_one(word: wp.uint32) -> wp.int32:
 
 @wp.func
 def to_whole(word: wp.uint32, grain: wp.int32) -> wp.int64:
-    """Return the float times 2^grain; exact if `grain` is at least `grain_of` and the result below 2^30."""
+    """Return the float in `word` times 2^grain; exact if `grain` is at least `grain_of(word)` and the result below 2^30."""
     shift = wp.int32((word >> wp.uint32(23)) & wp.uint32(255)) - 150 + grain
     whole = wp.int64((word & wp.uint32(0x7FFFFF)) | wp.uint32(0x800000))
     if shift >= 0:

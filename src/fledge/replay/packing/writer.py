@@ -17,7 +17,7 @@ MAX_SLOPE = wp.constant(wp.int64((1 << 22) - 1))  # 22 bits, of which 20 behind 
 
 @wp.func
 def to_ordered(word: wp.uint32, kind: wp.int32) -> wp.uint32:
-    """Map a word so that the unsigned order is that of the numbers, and close values are close integers."""
+    """Return an integer for a word so that integers have the order of the numbers, and close numbers close integers."""
     if kind == 0:
         return word
     if kind == 2 and (word & TOP) != ZERO:
@@ -27,7 +27,7 @@ def to_ordered(word: wp.uint32, kind: wp.int32) -> wp.uint32:
 
 @wp.func
 def fold(gap: wp.uint32) -> wp.uint32:
-    """Zig-zag: small differences of either sign become small numbers (modulo 2^32)."""
+    """Return the zig-zag code of a difference: small differences of either sign become small numbers (modulo 2^32)."""
     if (gap & TOP) != ZERO:
         return ~(gap << ONE)
     return gap << ONE
@@ -44,7 +44,7 @@ def write_bits(words: wp.array(dtype=wp.uint32), place: wp.int64, value: wp.uint
 
 @wp.func
 def grain_of(word: wp.uint32) -> wp.int32:
-    """Return the smallest s for which the float times 2^s is whole; 1000 if it is zero, not finite, or too small."""
+    """Return the smallest s for which the float times 2^s is whole; 1000 for zero, subnormal, infinite or NaN floats."""
     exponent = wp.int32((word >> wp.uint32(23)) & wp.uint32(255))
     if exponent == 0 or exponent == 255:
         return 1000
@@ -54,7 +54,7 @@ def grain_of(word: wp.uint32) -> wp.int32:
 
 @wp.func
 def mask_of(table: wp.array2d(dtype=wp.uint32), start: wp.int32, rows: wp.int32, column: wp.int32) -> wp.uint32:
-    """Return which rows of a column are not zero."""
+    """Return which rows of a column are not zero: bit i stands for row `start + i`."""
     mask = wp.uint32(0)
     for i in range(rows):
         if table[start + i, column] != ZERO:
@@ -64,7 +64,7 @@ def mask_of(table: wp.array2d(dtype=wp.uint32), start: wp.int32, rows: wp.int32,
 
 @wp.func
 def plan_follow(table: wp.array2d(dtype=wp.uint32), start: wp.int32, column: wp.int32, mask: wp.uint32) -> wp.vec4ui:
-    """Return (width, base, slope, grain) of a column of floats as a line of the one before it; width 99 if impossible.
+    """Return (width, base, slope, grain) to code a float column as a line of the column before; width 99 if impossible.
 
     The slope goes through the rows where the column before is smallest and largest.
     """
@@ -121,7 +121,7 @@ def plan_columns(
     plans: wp.array3d(dtype=wp.uint32),
     bits: wp.array2d(dtype=wp.int32),
 ):
-    """Compute the bits of a column of a chunk, and how to write it: (order | width, mask, base, more).
+    """Compute the size of a column of a chunk in bits, and its plan: (order | width, mask, base, more).
 
     `more` is the first difference (order 2), or slope and grain (order 3).
     """
@@ -210,7 +210,7 @@ def pack_chunks(
     offsets: wp.array(dtype=wp.int64),
     words: wp.array(dtype=wp.uint32),
 ):
-    """Write a chunk into zeroed words from `offsets[chunk]` (in words), following its plans."""
+    """Write each chunk into zeroed words, from word `offsets[chunk]` on, as the plans of its columns say."""
     chunk = first + wp.tid()
     columns = kinds.shape[0]
     rows = counts[chunk]

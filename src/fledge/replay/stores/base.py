@@ -2,8 +2,9 @@
 
 Contract
     `append(encode(words))` adds an episode (words per key, [rows, *shape]); only `encode` can fail, and it changes nothing.
-    `evict()` removes the oldest; `pick = take(episode, row)` decodes any rows, and `pick(key, places)` returns some of them
-    as a contiguous array of the caller's. A row past a key's end is its last. Episodes are numbered from the oldest kept.
+    `evict()` removes the oldest episode; `pick = take(episode, row)` decodes any rows, and `pick(key, places)` returns some
+    of them as a contiguous array that the caller owns. A row number past a key's end means its last row. Episodes are
+    numbered from the oldest kept.
     A `take` decodes each chunk once, on the threads of `workers`; the codecs release the GIL (measured: Warp's launches,
     pcodec, and blosc2 as `storage.format.codecs` sets it).
 """
@@ -34,7 +35,7 @@ class Encoded(NamedTuple):
 
 
 class Store(ABC):
-    """Some keys of all episodes, in chunks of `rows` frames (None: the whole episode)."""
+    """Base class of stores: some keys of all episodes, in chunks of `rows` frames (None: whole episodes)."""
 
     codec: str
 
@@ -57,10 +58,10 @@ class Store(ABC):
 
     @abstractmethod
     def take(self, episode: np.ndarray, row: np.ndarray, workers: Workers) -> Pick:
-        """Decode frames `row[i]` of `episode[i]`; return a function that picks some of them for a key."""
+        """Decode frames `row[i]` of `episode[i]`; return a function that returns some of them for one key."""
 
     def bytes_per_frame(self, key: str) -> float:
-        """Return the average size of the key's frames ever added."""
+        """Return the average compressed size of a frame of the key, over all frames ever added."""
         return self.added_bytes / max(self.added_rows, 1)
 
     def evict(self) -> None:
@@ -71,7 +72,7 @@ class Store(ABC):
         self.length.drop()
 
     def state(self) -> dict[str, Any]:
-        """Return the chunks (not copied) and episodes."""
+        """Return the chunks (not copied), and the first chunk and length of each episode."""
         first = self.first.view() - self.blobs.next_number + len(self.blobs)
         return {"blobs": self.blobs.state(), "first": first, "length": self.length.view().copy()}
 
@@ -82,7 +83,7 @@ class Store(ABC):
         first, length = (np.asarray(state[k], np.int64) for k in ("first", "length"))
         chunks = -(-length // self.rows) if self.rows else np.ones_like(length)
         if first.shape != length.shape or (length < 1).any() or not np.array_equal(first, np.cumsum(chunks) - chunks):
-            raise damaged("has episodes that do not match its chunks")
+            raise damaged("has episodes whose lengths do not match its chunks")
         if len(blobs) != chunks.sum():
             raise damaged(f"has {len(blobs)} chunks instead of {chunks.sum()}")
         self.blobs, self.length = blobs, IntQueue(length)
@@ -90,7 +91,7 @@ class Store(ABC):
         self.added_rows, self.added_bytes = int(length.sum()), blobs.nbytes
 
     def chunks(self, at_once: int) -> Iterator[tuple[bytes, np.ndarray, np.ndarray]]:
-        """Yield all chunks, `at_once` at a time to save memory: their bytes, the edges between them, and the rows of each."""
+        """Yield `at_once` chunks at a time, to save memory: their bytes, the edges between them, and the rows of each."""
         assert self.rows is not None
         counts = [chunk_rows(int(n), self.rows) for n in self.length.view()]
         rows = np.concatenate([*counts, np.zeros(0, np.int32)])
@@ -102,7 +103,7 @@ class Store(ABC):
 
 
 def chunk_rows(rows: int, step: int) -> np.ndarray:
-    """Return the rows of each chunk of an episode."""
+    """Return the number of rows of each chunk of an episode; `step` is the largest number."""
     counts = np.full(-(-rows // step), step, np.int32)
     counts[-1] = rows - step * (len(counts) - 1)
     return counts

@@ -16,7 +16,7 @@ wp.set_module_options({"enable_backward": False})
 
 @wp.func
 def read_size(data: wp.array(dtype=wp.uint8), place: wp.int64) -> wp.int64:
-    """Read four bytes, little-endian."""
+    """Return the little-endian number in the four bytes from `place`."""
     low = wp.uint32(data[place]) | (wp.uint32(data[place + wp.int64(1)]) << wp.uint32(8))
     high = wp.uint32(data[place + wp.int64(2)]) | (wp.uint32(data[place + wp.int64(3)]) << wp.uint32(8))
     return wp.int64(low | (high << wp.uint32(16)))
@@ -24,7 +24,7 @@ def read_size(data: wp.array(dtype=wp.uint8), place: wp.int64) -> wp.int64:
 
 @wp.func
 def count_range(data: wp.array(dtype=wp.uint8), begin: wp.int64, count: wp.int32) -> wp.int32:
-    """Count the set bits of some bytes."""
+    """Return the number of set bits in `count` bytes from `begin`."""
     total = wp.int32(0)
     for k in range(count):
         total = total + count_ones(wp.uint32(data[begin + wp.int64(k)]))
@@ -49,7 +49,7 @@ def unpack_frames(
     bits: wp.array2d(dtype=wp.uint32),
     out: wp.array2d(dtype=wp.uint64),
 ):
-    """Fill zeroed frames of `size` words of bits each, eight cells to a uint64; `bits` is scratch memory, zeroed.
+    """Decode frames of `size` words of bits each into zeros, eight cells per uint64; `bits` is zeroed scratch memory.
 
     A span is: offset of the chunk, its number of frames, the requested frame. `top` is the size of the topmost level.
     """
@@ -98,7 +98,7 @@ def unpack_frames(
 
 @wp.func
 def last_byte(data: wp.array(dtype=wp.uint8), place: wp.int64, top: wp.int32, seconds: wp.int32) -> wp.int32:
-    """Return the number of the last stored byte of bits of a frame; -1 if there is none."""
+    """Return the position in the frame of the last byte of bits that is not zero; -1 if all are zero."""
     last = wp.int32(-1)
     for i in range(top):
         if data[place + wp.int64(i)] != wp.uint8(0):
@@ -121,7 +121,7 @@ def check_chunks(
     top: wp.int32,
     good: wp.array(dtype=wp.int32),
 ):
-    """Set `good`, zeroed, to 1 where all frames of a chunk take exactly their bytes and no bit lies outside a frame."""
+    """Set `good`, initially 0, to 1 for each chunk whose frames fill its bytes exactly and have no bit outside the frame."""
     chunk = first + wp.tid()
     begin = offsets[chunk]
     end = offsets[chunk + 1]

@@ -1,17 +1,17 @@
-"""BitStore: large frames that are only 0 and 1 (occupancy maps), as bits of which only the bytes that change are kept.
+"""BitStore: large frames of only 0 and 1 (occupancy maps), as bits, of which bytes equal to the row above are left out.
 
-A call of LZ4 per frame costs more than the frame. Here one kernel call decodes the requested frames of a batch.
+An LZ4 call per frame takes longer than the decoding. Here one kernel call decodes all requested frames of a batch.
 
 Contract: see `base`. A frame is [cells] uint8, a chunk up to `ROWS` frames:
 
     bits       cell i is bit i % 8 of byte i / 8, padded to words of 4 bytes
-    coded      each byte xor the one above it, if a row of the frame is a whole number of words (`stride`), so that only the
-               outline of a solid area is left
+    coded      each byte xor the byte in the row above, if a row of the frame is a whole number of words (`stride`), so
+               that only the outline of a solid area is left
     level 1    one bit per coded byte: it is not zero; level 2 the same of level 1, level 3 of level 2
     a frame    level 3, then the bytes of level 2, level 1 and coded that are not zero
     a chunk    the bytes of each frame, uint32 little-endian, then the frames
 
-A frame with other values is stored raw, padded to whole words of bits: its length tells.
+A frame with other values is stored raw, padded to whole words of bits: it is recognised by its length.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LEAST_FRAMES = 16  # per thread
 
 
 class BitStore(Store):
-    """One key of single bytes, decoded a frame at a time."""
+    """Store of one key with one byte per cell, from which single frames can be decoded."""
 
     codec = "bits"
 
@@ -72,7 +72,7 @@ class BitStore(Store):
             args = [as_warp(np.frombuffer(data, np.uint8)), as_warp(edges), as_warp(frames.astype(np.int64))]
             launch(kernels.check_chunks, len(frames), [*args, self.size, self.top, as_warp(good)])
             if not good.all():
-                raise damaged("has invalid frames of bits")
+                raise damaged("has frames of packed bits that are not valid")
 
 
 def pack_frames(frames: np.ndarray, stride: int) -> np.ndarray:

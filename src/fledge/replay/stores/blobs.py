@@ -20,7 +20,7 @@ SEGMENT_BYTES = 2**20  # largest segment; a new one is a 32nd of the kept bytes,
 
 
 class BlobStore:
-    """Byte strings, first in, first out."""
+    """Queue of byte strings (blobs): new ones are added at the back, the oldest removed."""
 
     def __init__(self) -> None:
         self._segments: dict[int, np.ndarray] = {}
@@ -35,17 +35,17 @@ class BlobStore:
 
     @property
     def next_number(self) -> int:
-        """Number of the next blob."""
+        """Number that the next added blob gets."""
         return self._segment.dropped + len(self._segment)
 
     @property
     def held_bytes(self) -> int:
-        """Allocated memory of segments and index."""
+        """Allocated memory of segments and index, bytes."""
         index = sum(queue.nbytes for queue in (self._segment, self._begin, self._end))
         return index + sum(segment.nbytes for segment in self._segments.values())
 
     def extend(self, data: np.ndarray, edges: np.ndarray) -> int:
-        """Add blobs data[edges[i]:edges[i + 1]] (uint8), filling segments completely; return the first one's number."""
+        """Add the blobs data[edges[i]:edges[i + 1]] (uint8), and return the number of the first of them."""
         number, done, count = self.next_number, 0, len(edges) - 1
         while done < count:
             room = len(self._segments[self._newest]) - AHEAD - self._used if self._newest >= 0 else -1
@@ -90,7 +90,7 @@ class BlobStore:
         return self._views[int(self._segment.view()[i])][int(self._begin.view()[i]) : int(self._end.view()[i])]
 
     def addresses(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the memory addresses of blobs, [n] uint64; valid until one is dropped."""
+        """Return the memory addresses of blobs, [n] uint64; valid until one of them is dropped."""
         i = numbers - self._segment.dropped
         bases = self._bases.view()[self._segment.view()[i] - self._bases.dropped]
         return (bases + self._begin.view()[i]).view(np.uint64)
@@ -121,7 +121,7 @@ class BlobStore:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Load a state into a new store, using its arrays without a copy; FormatError if blobs lie outside them."""
+        """Load a state into a new store, using its arrays without a copy; raise FormatError if a blob lies outside of them."""
         segments = [np.ascontiguousarray(s, np.uint8) for s in state["segments"]]
         segment, begin, end = (np.asarray(state[k], np.int64) for k in ("segment", "begin", "end"))
         sizes = np.array([len(s) for s in segments], np.int64)

@@ -22,7 +22,7 @@ CODECS = (*codecs.CODEC_NAMES, BITS)
 
 
 def encode_block(codec: str, data: np.ndarray, word: int) -> bytes:
-    """Compress a chunk (uint8), or return it raw if that saves less than 5 %: the length tells which."""
+    """Return a chunk (uint8) compressed, or raw if that saves less than 5 %: `decode_block` sees by its length which."""
     if not data.nbytes:
         return b""
     if codec == BITS:
@@ -33,7 +33,7 @@ def encode_block(codec: str, data: np.ndarray, word: int) -> bytes:
 
 
 def decode_block(codec: str, blob: memoryview, out: np.ndarray, word: int) -> None:
-    """Decode a chunk of `encode_block` into `out` (uint8); FormatError if it does not fit."""
+    """Decode a chunk of `encode_block` into `out` (uint8); raise FormatError if their sizes do not match."""
     if codec != BITS or len(blob) == out.nbytes:
         codecs.decode("raw" if len(blob) == out.nbytes else codec, blob, out, word)
         return
@@ -43,7 +43,7 @@ def decode_block(codec: str, blob: memoryview, out: np.ndarray, word: int) -> No
 
 
 class BlockStore(Store):
-    """One key in chunks of `rows` frames (None: the whole episode), with a cache of `cache_bytes` decoded chunks (LRU)."""
+    """One key in chunks of `rows` frames (None: whole episodes), with an LRU cache of `cache_bytes` of decoded chunks."""
 
     def __init__(self, key: str, spec: KeySpec, rows: int | None, codec: str, cache_bytes: int = 0) -> None:
         super().__init__([key], rows)

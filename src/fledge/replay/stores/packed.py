@@ -1,7 +1,7 @@
 """PackedStore: keys with small frames, side by side in one table, bit-packed in chunks of a few frames.
 
 Contract: see `base`. `take` decodes only the requested rows of a chunk. A key with fewer rows than others of its episode (no
-final frame) is continued with its last.
+final frame) is filled up with its last row.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class PackedStore(Store):
         return functools.partial(self.columns.read, table)
 
     def bytes_per_frame(self, key: str) -> float:
-        """Return the average size of the key's frames ever added, with an even share of the chunks' headers."""
+        """Return the average packed size of a frame of the key, with its share of the chunk headers."""
         part = self.columns.place[key]
         bits = self.added[part].sum() + (part.stop - part.start) * -(-self.added_rows // self.step)
         return float(bits / 8 / max(self.added_rows, 1))
@@ -66,7 +66,7 @@ class PackedStore(Store):
         # the size of each key is not saved: assume an even share
         self.added[:] = 8 * self.blobs.nbytes // max(len(self.added), 1)
         if not self.blobs.aligned(4):
-            raise damaged("has packed chunks of invalid lengths")
+            raise damaged("has packed chunks whose length is not a multiple of 4 bytes")
         for data, edges, rows in self.chunks(4096):
             if not packing.check(np.frombuffer(data, np.uint32), edges // 4, rows, len(self.columns.kinds)):
-                raise damaged("has invalid packed chunks")
+                raise damaged("has packed chunks with an invalid structure")

@@ -1,7 +1,7 @@
 """Choose a store for each key by measuring sizes on some chunks of its data.
 
 A key is packed with others if that is smallest or nearly so, because packed rows decode fastest; it gets a general codec if
-that is much smaller or its frames are large; and it is stored raw if nothing saves 5 %. Choices depend on sizes only, not on
+that is much smaller or its frames are large; and it is stored raw if no codec saves 5 %. Choices depend on sizes only, not on
 time, so the same data gives the same stores. docs/storage/replay.md has a table of the layouts. Large frames of bytes that are
 only 0 and 1 go to a store of bits (not in layout "episode").
 """
@@ -41,12 +41,14 @@ def choose_layout(layout: Layout | None, compress_epi: bool | None) -> Layout:
     if layout is not None and layout not in get_args(Layout):
         raise ConfigError(f"layout is {layout!r}, but must be one of {', '.join(get_args(Layout))}.")
     if None not in (layout, named) and layout != named:
-        raise ConfigError(f"compress_epi={compress_epi} means layout {named!r}, but layout is {layout!r}: pass one.")
+        raise ConfigError(
+            f"compress_epi={compress_epi} means layout {named!r}, but layout is {layout!r}: pass only one."
+        )
     return layout or named or "chunk"
 
 
 def plan_stores(specs: Specs, words: Words, layout: Layout, img_compressed: bool, cache_bytes: int) -> list[Store]:
-    """Return empty stores for the keys, chosen on the frames in `words`."""
+    """Return empty stores for the keys, chosen by the sizes that the frames in `words` compress to."""
     packed: dict[str, KeySpec] = {}
     blocks: list[Store] = []
     for key, spec in specs.items():
@@ -64,7 +66,7 @@ def plan_stores(specs: Specs, words: Words, layout: Layout, img_compressed: bool
 
 
 def packed_rows(layout: str) -> int:
-    """Return the frames per packed chunk."""
+    """Return the number of frames per packed chunk."""
     return 1 if layout == "frame" else PACKED_ROWS
 
 
@@ -96,7 +98,7 @@ def _packed_size(spec: KeySpec, sample: np.ndarray, step: int) -> float:
 
 
 def build_stores(plan: Any, specs: Specs, cache_bytes: int) -> list[Store]:
-    """Return empty stores from an untrusted description; every key of `specs` must be in exactly one."""
+    """Return empty stores from an untrusted plan; every key of `specs` must be in exactly one store."""
     stores: list[Store] = []
     seen: list[str] = []
     for row in plan:
@@ -104,11 +106,11 @@ def build_stores(plan: Any, specs: Specs, cache_bytes: int) -> list[Store]:
         seen += keys
         known = codec == "packed" or (codec in (*CODECS, BitStore.codec) and len(keys) == 1)
         if not known or not set(keys) <= set(specs) or not (rows is None or (type(rows) is int and rows >= 1)):
-            raise damaged("describes invalid stores")
+            raise damaged("describes a store with an unknown codec, unknown keys or an invalid chunk length")
         if codec == BitStore.codec and rows != BIT_ROWS:
-            raise damaged("has chunks of bits of an invalid length")
+            raise damaged("has bit-packed chunks of an invalid number of frames")
         if codec in (BITS, BitStore.codec) and specs[keys[0]].dtype.itemsize != 1:
-            raise damaged(f"has {keys[0]!r} as bits, but its dtype is not a byte")
+            raise damaged(f"has {keys[0]!r} packed to bits, but its dtype is larger than one byte")
         if codec == "packed":
             if (
                 rows is None

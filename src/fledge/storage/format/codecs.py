@@ -1,7 +1,8 @@
 """Lossless codecs for the bytes of one array, and exact differences between two versions of it.
 
-A codec works on words (unsigned integers of 1, 2, 4 or 8 bytes) in chunks of `CHUNK_BYTES`. `choose` compares the candidates
-of a level on a sample, by size with a handicap for slower ones; it uses no clock, so the same state gives the same file.
+A codec works on words (unsigned integers of 1, 2, 4 or 8 bytes) in chunks of `CHUNK_BYTES`. `choose` compares the codecs
+of a level on a sample of the data: by size, with a handicap for slower codecs. It uses no clock, so that equal states give
+equal files.
 docs/reference/checkpoint_format.md describes the layout of a member, whose padding keeps expansion within `MAX_EXPANSION`.
 Background work must not hold the GIL: pcodec releases it, blosc2 only after `set_releasegil(True)`, which is called below.
 """
@@ -23,12 +24,12 @@ from fledge.storage.format.leaves import WORDS, damaged
 blosc2.set_releasegil(True)
 
 CHUNK_BYTES = 4 * 2**20
-MAX_EXPANSION = 256  # LZ4's own limit; valid files never exceed it (see padding above)
+MAX_EXPANSION = 256  # LZ4's own limit; `encode` pads members so that valid files never exceed it
 MIN_SAVING = 0.05  # members that save less are stored raw, which loads faster
 SMALL = 128  # bytes; below this, headers cost more than compression saves
 SAMPLE_BLOCKS, SAMPLE_BYTES = 4, 65_536
 BIG_STATE = 32 * 2**20  # bytes; above it the default level prefers speed
-LADDER = (9, 4, 2, 0)  # levels that the default chooses from, from dense to fast
+LADDER = (9, 4, 2, 0)  # levels that None chooses from: from the smallest files to the fastest
 
 _SHUFFLE, _BYTEDELTA = blosc2.Filter.SHUFFLE, blosc2.Filter.BYTEDELTA
 Block = bytes | memoryview
@@ -41,7 +42,7 @@ class _Blosc:
     compressor: blosc2.Codec
     level: int
     filters: tuple[blosc2.Filter, ...]
-    format_code: int  # of the compressor, in a chunk's header
+    format_code: int  # number of the compressor in a chunk's header
 
     def encode(self, words: np.ndarray, floats: bool) -> bytes:
         options = {"codec": self.compressor, "clevel": self.level, "typesize": words.itemsize, "nthreads": 1}
@@ -61,13 +62,14 @@ class _Blosc:
         if not plain or chunk[22] != self.compressor.value or not set(chunk[16:22]) <= allowed:
             raise damaged("a compressed chunk's header is not one that Fledge writes")
         if declared != out.nbytes or stored != len(chunk):
-            raise damaged(f"a chunk declares {declared} bytes in {stored}, expected {out.nbytes} in {len(chunk)}")
+            actual = f"{out.nbytes} bytes compressed to {len(chunk)}"
+            raise damaged(f"a chunk's header says {declared} bytes compressed to {stored}, but the chunk has {actual}")
         blosc2.decompress2(chunk, dst=out.view(np.uint8), nthreads=1)
 
 
 @dataclass(frozen=True)
 class _Pcodec:
-    """Pcodec: adaptive bins and entropy coding of numbers; densest for trained weights."""
+    """Pcodec: adaptive bins and entropy coding of numbers; compresses trained weights best."""
 
     level: int
 
@@ -97,12 +99,14 @@ _HANDICAP = {"lz4-shuffle": 1.0, "zstd-shuffle": 1.005, "zstd-bytedelta": 1.005,
 def candidates(level: int | None, total_bytes: int, speed_bias: int = 0) -> tuple[str, ...]:
     """Return the codecs of a compression level: 0 none, 1-2 LZ4, 3-5 also Zstd, 6-9 also pcodec.
 
-    None chooses a level by size, `speed_bias` steps faster.
+    If `level` is None, it is chosen by `total_bytes`, and then made faster by `speed_bias` steps.
     """
     if level is None:
         level = LADDER[min((total_bytes > BIG_STATE) + speed_bias, len(LADDER) - 1)]
     if not isinstance(level, int) or isinstance(level, bool) or not 0 <= level <= 9:
-        raise ConfigError(f"compression_level is {level!r}, but must be 0 (store) to 9 (densest), or None (by size).")
+        raise ConfigError(
+            f"compression_level is {level!r}, but must be None, or 0 (no compression) to 9 (smallest file)."
+        )
     return tuple(CODECS)[: 0 if level == 0 else 1 if level <= 2 else 3 if level <= 5 else 4]
 
 
@@ -127,7 +131,7 @@ def _sample(data: np.ndarray, word: int) -> np.ndarray:
 
 
 def encode(name: str, data: np.ndarray, word: int, floats: bool) -> tuple[str, list[Block]]:
-    """Return codec and blocks of one member: the codec `name`, or "raw" if that saves less than `MIN_SAVING`."""
+    """Encode `data` with codec `name`, or as "raw" if that saves less than `MIN_SAVING`; return the codec and the blocks."""
     raw: tuple[str, list[Block]] = ("raw", [data.data])
     if name == "raw":
         return raw
@@ -144,12 +148,12 @@ def encode(name: str, data: np.ndarray, word: int, floats: bool) -> tuple[str, l
 
 
 def size_of(blocks: Sequence[Block]) -> int:
-    """Return the bytes of a member."""
+    """Return the total size of the blocks, in bytes."""
     return sum(map(len, blocks))
 
 
 def decode(name: str, member: memoryview, out: np.ndarray, word: int) -> None:
-    """Fill `out` (uint8) with the decoded bytes of a member; raise FormatError if it holds more or fewer."""
+    """Decode a member into `out` (uint8); raise FormatError unless it decodes to exactly this size."""
     if name == "raw":
         if len(member) != out.nbytes:
             raise damaged(f"a raw member has {len(member)} bytes, expected {out.nbytes}")
@@ -159,7 +163,7 @@ def decode(name: str, member: memoryview, out: np.ndarray, word: int) -> None:
     place = 0
     for start in range(0, words.size, step):
         if place + 4 > len(member):
-            raise damaged("a compressed member ends in the middle")
+            raise damaged("a compressed member ends before its last chunk")
         (length,) = struct.unpack_from("<I", member, place)
         chunk = member[place + 4 : place + 4 + length]
         if len(chunk) != length:
@@ -174,7 +178,7 @@ def decode(name: str, member: memoryview, out: np.ndarray, word: int) -> None:
             raise damaged(f"a compressed chunk cannot be decoded ({str(error)[:120]})") from None
         place += 4 + length
     if any(member[place:]):
-        raise damaged("a compressed member has data after its end")
+        raise damaged("a compressed member has data after its last chunk")
 
 
 def difference(new: np.ndarray, old: np.ndarray, word: int) -> np.ndarray:
@@ -189,7 +193,7 @@ def difference(new: np.ndarray, old: np.ndarray, word: int) -> np.ndarray:
 
 
 def apply_difference(delta: np.ndarray, old: np.ndarray, word: int) -> np.ndarray:
-    """Return the bytes of the new version, from its difference (overwritten) and the old version."""
+    """Return the bytes of the new version, from the old version and `delta`, whose memory is overwritten."""
     unsigned = WORDS[word]
     folded = delta.view(unsigned)
     sign = np.negative(np.bitwise_and(folded, unsigned(1)))  # modulo 2^n: 0 or all ones

@@ -2,7 +2,7 @@
 
 Tensors that share memory exactly (tied weights) become one leaf, and are one tensor again after loading. A loaded state equals
 the saved one and has the same types, with two exceptions: a `Parameter` becomes a tensor, and a subclass of str, int or float
-(a member of an enum) the plain value. Anything else that cannot be restored is refused.
+(a member of an enum) becomes the plain value. Anything else that cannot be restored is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fledge.core.errors import InputError
 from fledge.storage.format.leaves import DTensorChoice, Leaf, describe_array, describe_tensor, entry_error
 from fledge.storage.format.tree import FACTORIES, MAX_DEPTH, MAX_HEX, Node
 
-MAX_NODES = 2**22  # of short numbers, these take 30 MB of JSON
+MAX_NODES = 2**22  # this many short numbers take 30 MB of JSON
 
 
 def flatten(state: Any, dtensor: DTensorChoice = None) -> tuple[Node, list[Leaf]]:
@@ -27,14 +27,15 @@ def flatten(state: Any, dtensor: DTensorChoice = None) -> tuple[Node, list[Leaf]
 
     Args:
         state: The state to save.
-        dtensor: How to save a sharded DTensor: "full" (every rank must call), or this rank's "local" part.
+        dtensor: How to save a DTensor that is sharded over ranks: "full" saves the whole tensor (every rank must call),
+            "local" only this rank's part; None refuses it.
     """
     walk = _Walk(dtensor)
     return walk.node(state, ()), walk.leaves
 
 
 class _Walk:
-    """One walk over a state. It runs on the training thread, so it tests the common types first."""
+    """Visits all entries of a state and collects the leaves; tests common types first, as the training thread waits."""
 
     def __init__(self, dtensor: DTensorChoice) -> None:
         self.leaves: list[Leaf] = []
@@ -51,12 +52,14 @@ class _Walk:
         if kind is float or kind is int:
             return _number(value)
         if len(path) >= MAX_DEPTH:
-            raise entry_error(path[:4], f"... is nested over {MAX_DEPTH} deep: flatten it, or break the cycle.")
+            raise entry_error(
+                path[:4], f"... is nested more than {MAX_DEPTH} levels deep: flatten it, or break the cycle."
+            )
         if kind is dict or isinstance(value, dict | list | tuple):
             self.nodes += len(value)
             if self.nodes > MAX_NODES:
                 advice = "put long lists of numbers into tensors or NumPy arrays, or break the cycle"
-                raise entry_error(path[:4], f"... exceeds {MAX_NODES} plain values in a state: {advice}.")
+                raise entry_error(path[:4], f"... brings the state to more than {MAX_NODES} plain values: {advice}.")
             return self._items(value, path) if kind is dict else self._container(value, path)
         if isinstance(value, np.ndarray | np.generic):
             return {"leaf": self._array(value, path)}
@@ -120,7 +123,7 @@ class _Walk:
 
 
 def _versions(metadata: Any) -> Node | None:
-    """Return the node of a module's `_metadata` if it holds only versions, the common case; else None."""
+    """Return the JSON node of a module's `_metadata`; None if it holds more than version numbers, which is rare."""
     if type(metadata) is not OrderedDict or set(map(type, metadata)) != {str}:
         return None
     numbers: list[Any] = [own.get("version") for own in metadata.values() if type(own) is dict and len(own) == 1]
@@ -134,7 +137,7 @@ def _view(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _other_type(path: tuple[Any, ...], kind: str, plain: str) -> InputError:
-    return entry_error(path, f"is a {kind}, which would come back as another type: make it a plain one first, {plain}.")
+    return entry_error(path, f"is a {kind}, which would come back as another type: convert it first, with {plain}.")
 
 
 def _number(value: int | float) -> Node:
@@ -142,7 +145,8 @@ def _number(value: int | float) -> Node:
         if -(2**63) <= value < 2**63:
             return value
         if value.bit_length() > 4 * (MAX_HEX - 3):
-            raise InputError(f"the state has an integer of {value.bit_length()} bits: save it as bytes.")
+            limit = f"but at most {4 * (MAX_HEX - 3)} are allowed"
+            raise InputError(f"the state has an integer of {value.bit_length()} bits, {limit}: save it as bytes.")
         return {"int": hex(value)}
     return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
 
@@ -156,7 +160,7 @@ def _plain(value: Any, path: tuple[Any, ...]) -> Node:
         return {"complex": [_number(value.real), _number(value.imag)]}
     allowed = "dicts, lists, tuples, tensors, NumPy arrays, numbers, strings, bytes and None"
     advice = "convert it (state_dict(), to_dict(), vars()) first"
-    raise entry_error(path, f"is a {type(value).__name__}; a state is made of {allowed}: {advice}.")
+    raise entry_error(path, f"is a {type(value).__name__}; allowed are {allowed}: {advice}.")
 
 
 def _key(key: Any, path: tuple[Any, ...]) -> Node:
@@ -165,4 +169,4 @@ def _key(key: Any, path: tuple[Any, ...]) -> Node:
     if key is None or isinstance(key, str | int | float | bool):
         return key if key is None or type(key) in (str, bool) else _plain(key, path)
     allowed = "strings, numbers, None or tuples of these"
-    raise entry_error(path, f"has a key of type {type(key).__name__}; keys are {allowed}: rename it.")
+    raise entry_error(path, f"has a key of type {type(key).__name__}; keys must be {allowed}: rename it.")

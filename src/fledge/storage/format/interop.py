@@ -2,8 +2,8 @@
 
 Readers accept untrusted files: a `.pt` is loaded with `weights_only=True`, after its zip and its pickle have been checked for
 anything that takes memory or time out of proportion; pickled arrays are read by `numpy_pickle`; an LZ4 frame may not expand
-more than 256 times; every fault is a FormatError. A `.safetensors` holds a flat dict of tensors; our tree and plain values
-are in its metadata.
+more than 256 times; every fault raises a FormatError. A `.safetensors` holds a flat dict of tensors; the tree and the
+plain values are in its metadata.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fledge.storage.format.zip_archive import open_archive, read_member
 
 LZ4_MAGIC = b"\x04\x22\x4d\x18"
 ZIP_MAGIC = b"PK\x03\x04"
-LZ4_PART = 2**18  # bytes unpacked at a time, to 64 MB at most
+LZ4_PART = 2**18  # compressed bytes read at a time; they expand to 64 MB at most
 MAX_LZ4_LEVEL = 16  # python-lz4's highest
 LEGACY_MAGIC = b"l\xfc\x9cF\xf9 j\xa8P\x19"  # first number in a torch.save file before 1.6
 LEGACY_PICKLES = 5  # written one after the other by torch.save before 1.6
@@ -67,7 +67,7 @@ def load(path: Path, kind: str, device: torch.device | str = "cpu", mmap: bool =
 def write(
     stream: BinaryIO, format: str, node: Node, leaves: Sequence[Leaf], level: int | None, metadata: dict[str, Any]
 ) -> None:
-    """Write staged leaves as "pt", "lz4" or "safetensors"."""
+    """Write a tree and its staged leaves in the format "pt", "lz4" or "safetensors"."""
     if format == "safetensors":
         write_safetensors(stream, node, leaves, metadata)
     elif format == "pt":
@@ -80,15 +80,15 @@ def write(
 
 
 def load_pt(stream: BinaryIO, label: str, device: torch.device | str, mmap: bool = False) -> Any:
-    """Load the state in a `torch.save` file without running any code that it names.
+    """Load the state in a `torch.save` file without running any code in it.
 
-    With `mmap`, `label` is its path, and tensors are read from the file when they are used.
+    With `mmap`, `label` must be the file's path, and tensors are read from the file when they are used.
     """
     if stream.read(4) == ZIP_MAGIC:
         stream.seek(0)
         archive = open_archive(stream, label, ours=False)
         if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
-            raise FormatError(f"{label} has compressed members, which torch.save never writes: it may be a zip bomb.")
+            raise FormatError(f"{label} has compressed members, which torch.save never writes: do not trust it.")
         for member in archive.infolist():
             if member.filename.endswith(".pkl"):
                 pickled = read_member(archive, member.filename, member.file_size, label)
@@ -102,7 +102,9 @@ def load_pt(stream: BinaryIO, label: str, device: torch.device | str, mmap: bool
     try:
         state = torch.load(label if mmap else stream, map_location=device, weights_only=True, mmap=mmap)
     except MemoryError as error:
-        raise FormatError(f"{label} asks for more memory than there is: it is damaged or hostile.") from error
+        raise FormatError(
+            f"{label} needs more memory than there is: it is damaged, or too large to load here."
+        ) from error
     except Exception as error:
         text = str(error).rpartition("WeightsUnpickler error: ")[2] or type(error).__name__
         reason = text.strip().splitlines()[0][:160]
@@ -117,18 +119,21 @@ def load_pt(stream: BinaryIO, label: str, device: torch.device | str, mmap: bool
 
 
 def _check_pickle(stream: BinaryIO, label: str) -> None:
-    """Refuse pickles that `weights_only` accepts but should not: `bytearray(10**10)`, and codecs of quadratic time."""
+    """Raise FormatError if a pickle can exhaust memory or time although `weights_only` accepts it.
+
+    It may hold `bytearray(10**10)`, or name a text codec that takes quadratic time.
+    """
     names: list[str] = []
     try:
         for opcode, argument, _ in pickletools.genops(stream):
             if opcode.name in ("GLOBAL", "STACK_GLOBAL"):
                 names += (argument or " ".join(names[-2:])).split()[-1:]
                 if names[-1:] == ["bytearray"]:
-                    raise FormatError(f"{label} holds a bytearray, which may have any size: save bytes instead.")
+                    raise FormatError(f"{label} holds a bytearray, which could exhaust memory: save bytes instead.")
             elif isinstance(argument, str):
                 names.append(argument)
                 if argument.strip("-_ .").lower() in _SLOW_CODECS:
-                    raise FormatError(f"{label} names the codec {argument!r}: it is hostile.")
+                    raise FormatError(f"{label} names the slow text codec {argument!r}, which torch.save never does.")
     except FormatError:
         raise
     except Exception:  # truncated: the loader raises, and everything before this point has been checked
@@ -136,7 +141,7 @@ def _check_pickle(stream: BinaryIO, label: str) -> None:
 
 
 def _check_extent(state: Any, file_size: int, label: str) -> None:
-    """Refuse tensors with far more elements than the file: any copy of them would fill the memory."""
+    """Raise FormatError if tensors are far larger than the file: any copy of them would fill the memory."""
     todo, seen, storages = [state], {id(state)}, {}
     while todo:
         value = todo.pop()
@@ -144,14 +149,16 @@ def _check_extent(state: Any, file_size: int, label: str) -> None:
             storage = value.untyped_storage()
             storages[storage._cdata] = storage.nbytes()
             if value.nbytes > 4096 + MAX_EXPANSION * storage.nbytes():
-                raise FormatError(f"{label} repeats a few numbers over shape {tuple(value.shape)}: it is hostile.")
+                what = f"a tensor of shape {tuple(value.shape)} that repeats {storage.nbytes()} bytes"
+                raise FormatError(f"{label} has {what}: a copy could exhaust memory. Do not trust the file.")
         inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
         for item in inside:  # each once: a few nested lists can refer to a billion
             if id(item) not in seen:
                 seen.add(id(item))
                 todo.append(item)
     if sum(storages.values()) > 4096 + MAX_EXPANSION * file_size:
-        raise FormatError(f"{label} claims {sum(storages.values())} bytes of tensors in {file_size}: it is hostile.")
+        sizes = f"{sum(storages.values())} bytes of tensors, but has only {file_size} bytes"
+        raise FormatError(f"{label} declares {sizes}: loading it could exhaust memory. Do not trust the file.")
 
 
 def unpack_lz4(path: Path) -> bytes:
@@ -165,10 +172,10 @@ def unpack_lz4(path: Path) -> bytes:
                 content.write(decompressor.decompress(part))
                 if content.tell() > limit:
                     raise FormatError(
-                        f"{path} expands more than {MAX_EXPANSION} times: it may be a decompression bomb."
+                        f"{path} expands more than {MAX_EXPANSION} times, which could exhaust memory: do not trust it."
                     )
     except (RuntimeError, ValueError, EOFError, MemoryError) as error:
-        raise FormatError(f"{path} is not a whole LZ4 frame ({error}): it is truncated or altered.") from error
+        raise FormatError(f"{path} is not a complete LZ4 frame ({error}): it is truncated or damaged.") from error
     if not decompressor.eof:
         raise FormatError(f"{path} is an LZ4 frame without an end: it is truncated.")
     return content.getvalue()
@@ -192,7 +199,8 @@ def load_safetensors(path: Path, device: torch.device | str) -> Any:
         rows, node = described["leaves"], described["tree"]
         return unflatten(node, lambda number: _from_row(rows[number], tensors))
     except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-        raise FormatError(f"{path}: its {TREE_KEY} does not describe its tensors: it was altered.") from error
+        what = f"the metadata entry {TREE_KEY!r} does not describe the tensors"
+        raise FormatError(f"{path}: {what}: the file is damaged or was altered.") from error
 
 
 def _from_row(row: list[Any], tensors: dict[str, torch.Tensor]) -> Any:
@@ -210,7 +218,7 @@ def _from_row(row: list[Any], tensors: dict[str, torch.Tensor]) -> Any:
 
 
 def write_pt(stream: BinaryIO, node: Node, leaves: Sequence[Leaf]) -> None:
-    """Write a `torch.save` file that `weights_only` reads: NumPy arrays become tensors, a defaultdict a dict."""
+    """Write a `torch.save` file that `weights_only` reads: NumPy arrays become tensors, and defaultdicts dicts."""
 
     def read(number: int) -> Any:  # a tensor that shares the staging memory, with a storage of its own
         leaf = leaves[number]

@@ -1,7 +1,7 @@
 """Leaves of a saved state: tensors, NumPy arrays, NumPy scalars and byte strings, each as a run of bytes.
 
 `describe_*` turns a leaf of the caller's state into a `Leaf` without copying it: kind, dtype, shape, and where its bytes are
-(`source`). `plain_tensor` handles special tensors: it returns a dense tensor with the same values, or refuses. Staging fills
+(`source`). `plain_tensor` handles special tensors: it returns a dense tensor with the same values, or raises. Staging fills
 `Leaf.data` with the bytes, in C order, native byte order for tensors. `restore` turns bytes and a description back into the
 object; a description from a file must have passed `check_description`.
 """
@@ -27,12 +27,12 @@ _TORCH_NAMES = (
 TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _TORCH_NAMES}
 DTYPE_NAMES: dict[torch.dtype, str] = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 
-WORDS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}  # unsigned, by their bytes
+WORDS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}  # unsigned types by their size in bytes
 
 # The NumPy types a file may name. Objects and records are left out: they would need pickle.
 _NUMPY_DTYPE = re.compile(r"[<>|](b1|[iu][1248]|f[248]|c8|c16|[mM]8(\[\d{0,6}[a-zA-Z]{1,2}\])?|[SU][1-9]\d{0,6})")
 
-DTensorChoice = Literal["full", "local"] | None  # how to save a sharded tensor; None: only if both are the same
+DTensorChoice = Literal["full", "local"] | None  # how to save a sharded tensor; None: only if each rank has the whole
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 KINDS = ("tensor", "array", "scalar", "bytes")
@@ -51,14 +51,14 @@ class Leaf:
     nbytes: int
     source: Any = None
     place: int = 0  # address of a tensor's first byte, when it was described
-    storage: Any = None  # of a contiguous tensor: keeps its memory alive
+    storage: Any = None  # storage of a contiguous tensor, held so that its memory stays valid
     data: np.ndarray | None = None  # [nbytes] uint8, C order
     order: tuple[int, ...] | None = None  # axes of the stored array, if another layout compresses better
     lossy_from: str | None = None  # dtype of the caller's tensor, if it is stored with fewer bits
 
 
 def word_size(kind: str, dtype: str) -> int:
-    """Return the bytes of the unit that filters and differences work on: a real number, not a complex pair."""
+    """Return the bytes of a word, on which codecs and differences work: a number, a character, or half a complex number."""
     if kind == "tensor":
         return TORCH_DTYPES[dtype].itemsize // (2 if TORCH_DTYPES[dtype].is_complex else 1)
     numpy_dtype = np.dtype(dtype)  # of a byte string, uint8
@@ -67,14 +67,14 @@ def word_size(kind: str, dtype: str) -> int:
 
 
 def is_float(kind: str, dtype: str) -> bool:
-    """Return True if the words are floating-point numbers."""
+    """Return True if a leaf of this kind and dtype holds floating-point or complex numbers."""
     if kind == "tensor":
         return TORCH_DTYPES[dtype].is_floating_point or TORCH_DTYPES[dtype].is_complex
     return np.dtype(dtype).kind in "fc"  # of a byte string, uint8
 
 
 def plain_tensor(path: tuple[Any, ...], tensor: torch.Tensor, dtensor: DTensorChoice = None) -> torch.Tensor:
-    """Return a dense tensor with the same values, sharing memory; raise InputError if there is none to share."""
+    """Return a plain dense tensor with the same values, without a copy where possible; else raise InputError."""
     kind = type(tensor)
     if kind not in PLAIN_TENSORS:
         tensor = _unwrap(path, tensor, dtensor)
@@ -91,15 +91,17 @@ def plain_tensor(path: tuple[Any, ...], tensor: torch.Tensor, dtensor: DTensorCh
         if stored == 0 and tensor._is_zerotensor():  # zeros without memory, as autograd makes them
             return tensor.detach().clone()
         if stored < 0 or torch._is_functional_tensor(tensor):
-            what = "belongs to a trace or transform (vmap, grad, functionalize, compile) and has no memory"
+            what = "belongs to a trace or transform (vmap, grad, functionalize, compile) and has no memory: save it outside"
         else:
-            what = f"has {stored} bytes of memory for {extent(tensor)}: its storage was freed (resize_, FSDP)"
-        raise entry_error(path, f"{what}: save it while it holds its values.")
+            what = (
+                f"needs {extent(tensor)} bytes, but its storage was freed (resize_, FSDP): save it while it has values"
+            )
+        raise entry_error(path, f"{what}.")
     return tensor.detach()
 
 
 def extent(tensor: torch.Tensor) -> int:
-    """Return the bytes of storage that a strided tensor spans."""
+    """Return the bytes from the start of a strided tensor's storage to the tensor's last element."""
     if not tensor.numel():
         return 0
     if tensor.is_contiguous():
@@ -109,7 +111,7 @@ def extent(tensor: torch.Tensor) -> int:
 
 
 def _unwrap(path: tuple[Any, ...], tensor: torch.Tensor, dtensor: DTensorChoice) -> torch.Tensor:
-    """Return the plain tensor in a subclass, if that is unambiguous."""
+    """Return the plain tensor inside a subclass of torch.Tensor; raise InputError if something would be lost."""
     kind = type(tensor)
     # If there is such a tensor, its module is loaded already: do not import it otherwise.
     if (collectives := sys.modules.get("torch.distributed._functional_collectives")) is not None and isinstance(
@@ -130,13 +132,13 @@ def _unwrap(path: tuple[Any, ...], tensor: torch.Tensor, dtensor: DTensorChoice)
 
 
 def is_dtensor(tensor: torch.Tensor) -> bool:
-    """Return True for a tensor that is sharded over ranks."""
+    """Return True for a DTensor, which is sharded or replicated over ranks."""
     sharded = sys.modules.get("torch.distributed.tensor")
     return sharded is not None and isinstance(tensor, sharded.DTensor)
 
 
 def _of_dtensor(path: tuple[Any, ...], tensor: Any, choice: DTensorChoice) -> torch.Tensor:
-    """Return a sharded tensor as a plain one: the whole (a collective: every rank must save), or this rank's part."""
+    """Return the whole of a DTensor if `choice` is "full" (then every rank must save), else this rank's part."""
     if choice == "full":
         whole = tensor.full_tensor()
         return whole.wait() if hasattr(whole, "wait") else whole
@@ -144,7 +146,7 @@ def _of_dtensor(path: tuple[Any, ...], tensor: Any, choice: DTensorChoice) -> to
     if choice is None and not whole_here:
         sharded = f"is a DTensor sharded over {tensor.device_mesh.size()} ranks"
         whole = "dtensor='full' (all ranks call save, each saves the whole)"
-        raise entry_error(path, f"{sharded}: pass {whole} or 'local' (a file per rank with its part).")
+        raise entry_error(path, f"{sharded}: pass {whole} or dtensor='local' (each saves its part).")
     if any(placement.is_partial() for placement in tensor.placements) and tensor.device_mesh.size() > 1:
         raise entry_error(path, "is a DTensor whose parts must still be summed: pass dtensor='full'.")
     local = tensor.to_local()
@@ -152,7 +154,7 @@ def _of_dtensor(path: tuple[Any, ...], tensor: Any, choice: DTensorChoice) -> to
 
 
 def describe_tensor(path: tuple[Any, ...], tensor: torch.Tensor, dtensor: DTensorChoice = None) -> Leaf:
-    """Describe a tensor without copying it.
+    """Return the `Leaf` of a tensor, without copying the tensor.
 
     The caller waits for this, so the common case (contiguous, with memory of its own) takes as few checks as possible, each
     of 0.1 to 0.3 us.
@@ -172,11 +174,11 @@ def describe_tensor(path: tuple[Any, ...], tensor: torch.Tensor, dtensor: DTenso
 
 
 def describe_array(path: tuple[Any, ...], array: np.ndarray | np.generic) -> Leaf:
-    """Describe a NumPy array or scalar without copying it."""
+    """Return the `Leaf` of a NumPy array or scalar, without copying it."""
     dtype = array.dtype.str
     if isinstance(array, np.ndarray) and type(array) not in (np.ndarray, np.memmap):
         advice = "save its parts (data and mask of a masked array) as plain arrays"
-        raise entry_error(path, f"is a NumPy {type(array).__name__}, only the numbers would be kept: {advice}.")
+        raise entry_error(path, f"is a NumPy {type(array).__name__}; only the numbers would be kept: {advice}.")
     if array.dtype.names or not _NUMPY_DTYPE.fullmatch(dtype):
         allowed = "numbers, dates and fixed-length strings: split records and convert objects first"
         raise entry_error(path, f"is a NumPy {type(array).__name__} of dtype {array.dtype}; allowed are {allowed}.")
@@ -187,14 +189,14 @@ def describe_array(path: tuple[Any, ...], array: np.ndarray | np.generic) -> Lea
 
 
 def entry_error(path: tuple[Any, ...], problem: str) -> InputError:
-    """Return the error for an entry of the caller's state."""
+    """Return the error for an entry of the caller's state that cannot be saved."""
     where = "".join(f"[{key!r}]" for key in path) or "(top level)"  # as Python indexing
     return InputError(f"checkpoint entry {where} {problem}")
 
 
 def damaged(problem: str) -> FormatError:
     """Return the error for invalid content of a file."""
-    return FormatError(f"{problem}: the file is damaged or hostile.")
+    return FormatError(f"{problem}: the file is damaged or was altered.")
 
 
 def bytes_of(source: Any) -> np.ndarray:
@@ -208,9 +210,9 @@ def bytes_of(source: Any) -> np.ndarray:
 
 
 def check_description(kind: Any, dtype: Any, shape: Any) -> int:
-    """Return the size of a described leaf; raise FormatError if no version writes such a description."""
+    """Return the bytes of the leaf that a file describes; raise FormatError if the description is invalid."""
     if not isinstance(dtype, str) or kind not in KINDS:
-        raise damaged(f"a leaf of kind {str(kind)[:40]!r} and dtype {str(dtype)[:40]!r} is unknown")
+        raise damaged(f"a leaf has kind {str(kind)[:40]!r} and dtype {str(dtype)[:40]!r}; kinds are {', '.join(KINDS)}")
     well_formed = isinstance(shape, list) and len(shape) <= MAX_DIMS
     if not well_formed or not all(type(n) is int and 0 <= n <= MAX_DIM for n in shape):
         raise damaged(f"shape {str(shape)[:80]} is not a list of at most {MAX_DIMS} sizes from 0 to 2^48")
@@ -218,16 +220,18 @@ def check_description(kind: Any, dtype: Any, shape: Any) -> int:
         raise damaged(f"shape {str(shape)[:80]} has more than 2^48 elements")
     if kind == "bytes":
         if dtype != "uint8" or len(shape) != 1:
-            raise damaged(f"a byte string has dtype {str(dtype)[:40]!r} and shape {str(shape)[:80]}")
+            raise damaged(
+                f"a byte string has dtype {str(dtype)[:40]!r} and shape {str(shape)[:80]}, not uint8 and one axis"
+            )
         return int(shape[0])
     if kind == "scalar" and shape:
-        raise damaged(f"a NumPy scalar has shape {str(shape)[:80]}")
+        raise damaged(f"a NumPy scalar has shape {str(shape)[:80]}, but must have no axes")
     if kind == "tensor":
         if dtype not in TORCH_DTYPES:
             raise damaged(f"tensor dtype {str(dtype)[:40]!r} is unknown; allowed are {', '.join(_TORCH_NAMES)}")
         return math.prod(shape) * TORCH_DTYPES[dtype].itemsize
     if not _NUMPY_DTYPE.fullmatch(dtype):
-        raise damaged(f"NumPy dtype {str(dtype)[:40]!r} may not be in a checkpoint")
+        raise damaged(f"NumPy dtype {str(dtype)[:40]!r} is not allowed in a checkpoint")
     try:
         return math.prod(shape) * np.dtype(dtype).itemsize
     except TypeError as error:
@@ -235,7 +239,7 @@ def check_description(kind: Any, dtype: Any, shape: Any) -> int:
 
 
 def restore(kind: str, dtype: str, shape: tuple[int, ...], data: np.ndarray, device: torch.device) -> Any:
-    """Rebuild the saved object from its bytes; a CPU tensor shares `data`."""
+    """Rebuild the saved object from its bytes; arrays and CPU tensors share the memory of `data`."""
     if kind == "bytes":
         return data.tobytes()
     if kind == "tensor":
@@ -247,12 +251,12 @@ def restore(kind: str, dtype: str, shape: tuple[int, ...], data: np.ndarray, dev
 
 
 def permute(data: np.ndarray, dtype: str, shape: tuple[int, ...], order: tuple[int, ...]) -> np.ndarray:
-    """Rearrange the bytes of a C-order tensor to C order of its transpose by `order`."""
+    """Return the bytes of a tensor, given in C order, after its axes were transposed to `order`."""
     return np.ascontiguousarray(_cells(data, dtype).reshape(shape).transpose(order)).reshape(-1).view(np.uint8)
 
 
 def unpermute(data: np.ndarray, dtype: str, shape: tuple[int, ...], order: tuple[int, ...]) -> np.ndarray:
-    """Invert `permute`; `shape` is that of the original tensor."""
+    """Invert `permute`; `shape` is the shape of the original tensor."""
     stored = _cells(data, dtype).reshape([shape[axis] for axis in order])
     return np.ascontiguousarray(stored.transpose(np.argsort(order))).reshape(-1).view(np.uint8)
 

@@ -1,4 +1,4 @@
-"""Read rollouts from LZ4 files of other tools. They are not trusted; every fault is a FormatError.
+"""Read rollouts from LZ4 files of other tools. The files are not trusted: every fault raises a FormatError.
 
 The LZ4 frame holds one of
 
@@ -35,7 +35,10 @@ def read_lz4_rollout(
     steps: Rows | None = None,
     time_dim: int = 0,
 ) -> TensorDictBase:
-    """Return a rollout, or a part of it; `time_dim` is the time axis of tensors (of pickled arrays it is the second)."""
+    """Return the rollout in an LZ4 file, or a part of it.
+
+    `time_dim` is the time axis of tensors; in pickled NumPy arrays, time is always the second axis.
+    """
     from tensordict import TensorDict
 
     # A pickled TensorDict names a function and a class of its own; call ours instead, which only keep the tensors.
@@ -47,7 +50,9 @@ def read_lz4_rollout(
     pickled = any(isinstance(leaf, np.ndarray) for leaf in tensors.values())
     batch = _batch_of(state, [[*tensor.shape] for tensor in tensors.values()]) if tensors else []
     if not batch:
-        raise FormatError(f"{path} is not a rollout, a dict of tensors whose first axes are time and envs.")
+        raise FormatError(
+            f"{path} is not a rollout: it must hold a dict of tensors whose first axes are time and envs."
+        )
     time_dim = min(1 if pickled else time_dim, len(batch) - 1)
     if keys is not None:
         known = [name[:count] for name in leaves for count in range(1, len(name) + 1)]
@@ -63,12 +68,12 @@ def read_lz4_rollout(
             else:
                 data.set(name, cut(torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf))
     except (TypeError, ValueError, RuntimeError, KeyError, AttributeError) as error:
-        raise FormatError(f"{path} does not describe a rollout ({str(error)[:120]}): it was altered.") from error
+        raise FormatError(f"{path} is damaged: it does not describe a rollout ({str(error)[:120]}).") from error
     return data if torch.device(device).type == "cpu" else data.to(device)
 
 
 class _Entries(dict[str, Any]):
-    """Entries of a pickled TensorDict."""
+    """Entries of a pickled TensorDict, with its batch size."""
 
     batch: list[int]
 
@@ -80,7 +85,7 @@ def _make_entries(kind: type[_Entries], state: dict[str, Any]) -> _Entries:
 
 
 def _leaves_of(state: dict[Any, Any], above: NestedKey = ()) -> Iterator[tuple[NestedKey, Any]]:
-    """Yield tensors, arrays and plain values by nested key; "/" in the key of an array separates names."""
+    """Yield every tensor, array and plain value with its nested key; "/" in the key of an array separates names."""
     for key, value in state.items():
         names = key if isinstance(key, tuple) else (str(key),)
         if isinstance(value, dict):
@@ -92,7 +97,7 @@ def _leaves_of(state: dict[Any, Any], above: NestedKey = ()) -> Iterator[tuple[N
 
 
 def _batch_of(state: dict[str, Any], shapes: list[list[int]]) -> list[int]:
-    """Return the leading axes that all entries share: those of the TensorDict's batch, or up to two."""
+    """Return the sizes of the first axes, at most two, that all tensors share; of a TensorDict, only batch axes count."""
     shared = state.batch[:2] if isinstance(state, _Entries) else shapes[0][:2]
     while shared and any(shape[: len(shared)] != shared for shape in shapes):
         shared = shared[:-1]

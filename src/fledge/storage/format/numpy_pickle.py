@@ -2,7 +2,7 @@
 
 `read_numpy_pickle` interprets the pickle's opcodes itself. It knows dicts, lists, tuples, str, bytes, numbers, booleans, None,
 and the few functions by which NumPy pickles arrays, dtypes and scalars of numbers; nothing is imported and nothing called.
-Everything else is a FormatError. Arrays may not take more memory than the pickle, in sum.
+Everything else raises a FormatError. All arrays together may not take more memory than the pickle.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _MARK = object()
 
 @dataclass
 class _Function:
-    """A name that the pickle refers to: one of the values of `_GLOBALS`."""
+    """A NumPy function or class that the pickle refers to; `name` is one of the values of `_GLOBALS`."""
 
     name: str
 
 
 @dataclass
 class _Dtype:
-    """A dtype of numbers, before and after its state (the byte order)."""
+    """A dtype of numbers; a later step of the pickle may set its byte order."""
 
     text: str
     order: Any = "="
@@ -67,13 +67,13 @@ def read_numpy_pickle(content: bytes, label: str) -> Any:
     """Return the object in a pickle of plain values and NumPy arrays (protocol 3 or later); arrays are copies.
 
     Raises:
-        FormatError: The pickle is truncated or damaged, or has anything else in it.
+        FormatError: The pickle is truncated or damaged, or holds anything else.
     """
     try:
         return _Tree().finish(_Machine(content).run(), 0)
     except _Refused as error:
         raise FormatError(
-            f"{label} is not a pickle of plain values and NumPy arrays: {error}. Nothing was run."
+            f"{label} is not a pickle of plain values and NumPy arrays: {error}. No code in it was run."
         ) from error
     except (
         ValueError,
@@ -86,7 +86,7 @@ def read_numpy_pickle(content: bytes, label: str) -> Any:
         UnicodeError,
     ) as error:
         reason = f"{type(error).__name__}: {str(error)[:100]}"
-        raise FormatError(f"{label} is a damaged or truncated pickle ({reason}). Nothing was run.") from error
+        raise FormatError(f"{label} is a damaged or truncated pickle ({reason}). No code in it was run.") from error
 
 
 class _Machine:
@@ -100,7 +100,7 @@ class _Machine:
     def run(self) -> Any:
         for count, (opcode, argument, _) in enumerate(pickletools.genops(io.BytesIO(self.content))):
             if count > MAX_OPCODES:
-                raise _Refused(f"it has more than {MAX_OPCODES} steps")
+                raise _Refused(f"it has more than {MAX_OPCODES} opcodes")
             name = opcode.name
             if name == "STOP":
                 return self.stack.pop()
@@ -111,21 +111,21 @@ class _Machine:
             elif name in _STEPS:
                 _STEPS[name](self, argument)
             elif name not in ("PROTO", "FRAME"):
-                raise _Refused(f"it uses {name}")
-        raise _Refused("it has no end")
+                raise _Refused(f"it uses the opcode {name}, which is not allowed")
+        raise _Refused("its last opcode, STOP, is missing")
 
     def pop_mark(self) -> list[Any]:
-        """Remove and return what lies above the last mark."""
+        """Remove the last mark and all values above it from the stack, and return the values."""
         for place in range(len(self.stack) - 1, -1, -1):
             if self.stack[place] is _MARK:
                 items = self.stack[place + 1 :]
                 del self.stack[place:]
                 return items
-        raise _Refused("a mark is missing")
+        raise _Refused("an opcode needs a mark on the stack, but there is none")
 
     def pop(self, count: int) -> list[Any]:
         if count > len(self.stack):
-            raise _Refused("the stack is empty")
+            raise _Refused("an opcode needs more values than there are on the stack")
         items = self.stack[-count:]
         del self.stack[-count:]
         return items
@@ -144,11 +144,11 @@ class _Machine:
     def push_global(self, module: Any, name: Any) -> None:
         known = _GLOBALS.get((module, name)) if isinstance(module, str) and isinstance(name, str) else None
         if known is None:
-            raise _Refused(f"it refers to {str(module)[:60]}.{str(name)[:60]}")
+            raise _Refused(f"it refers to {str(module)[:60]}.{str(name)[:60]}, which is not allowed")
         self.stack.append(_Function(known))
 
     def reduce(self) -> None:
-        """Build a dtype, a scalar or an array; the only functions that a pickle may call."""
+        """Build a dtype, a scalar or an array: a pickle may not call other functions."""
         function, arguments = self.pop(2)
         if not isinstance(function, _Function) or type(arguments) is not tuple:
             raise _Refused("it calls something that is not a function of NumPy")
@@ -166,10 +166,10 @@ class _Machine:
                 array = np.ascontiguousarray(array.transpose(axes[0]))  # ValueError unless they are its axes
             self.stack.append(array)
         else:
-            raise _Refused(f"it calls numpy.{function.name}")
+            raise _Refused(f"it calls numpy.{function.name}, which is not allowed")
 
     def build(self) -> None:
-        """Set the state of a dtype or an array."""
+        """Set the byte order of a dtype, or the shape, dtype and content of an array."""
         target, state = self.pop(2)
         if (
             isinstance(target, _Dtype)
@@ -186,15 +186,15 @@ class _Machine:
         self.stack.append(target)
 
     def make_array(self, dtype: Any, shape: Any, data: Any, fortran: bool) -> np.ndarray:
-        """Return a new array in native byte order."""
+        """Return a new array in native byte order; raise _Refused if the data do not fit its dtype and shape."""
         if not isinstance(dtype, _Dtype) or not isinstance(data, bytes | bytearray):
-            raise _Refused("an array does not hold numbers as bytes")
+            raise _Refused("the content of an array is not bytes with a dtype of numbers")
         valid = (
             type(shape) is tuple and len(shape) <= MAX_DIMS and all(type(n) is int and 0 <= n < 2**48 for n in shape)
         )
         kind = dtype.get()
         if not valid or math.prod(shape) * kind.itemsize != len(data):
-            raise _Refused(f"an array of {len(data)} bytes claims the shape {str(shape)[:60]} of {kind}")
+            raise _Refused(f"an array of {len(data)} bytes cannot have the shape {str(shape)[:60]} of {kind}")
         self.room -= len(data)
         if self.room < 0:
             raise _Refused("its arrays take more memory than the file")
@@ -210,15 +210,17 @@ def _number_type(text: Any) -> str:
 
 
 class _Tree:
-    """Replaces each `_Array` in a value by its array; deep trees, cycles and endless repetitions are refused."""
+    """Replaces each `_Array` in a value by its array; refuses values that are nested too deep, cyclic or too many."""
 
     def __init__(self) -> None:
         self.visits = 0
 
     def finish(self, value: Any, depth: int) -> Any:
         self.visits += 1
-        if depth > MAX_DEPTH or self.visits > MAX_OPCODES:
-            raise _Refused(f"it is nested more than {MAX_DEPTH} times, or has more than {MAX_OPCODES} values")
+        if depth > MAX_DEPTH:
+            raise _Refused(f"it is nested more than {MAX_DEPTH} levels deep")
+        if self.visits > MAX_OPCODES:
+            raise _Refused(f"it has more than {MAX_OPCODES} values")
         if isinstance(value, _Array):
             if value.value is None:
                 raise _Refused("an array has no content")
@@ -228,7 +230,7 @@ class _Tree:
         if type(value) is dict:
             for key in value:
                 if not isinstance(key, str) and not (type(key) is tuple and all(isinstance(part, str) for part in key)):
-                    raise _Refused(f"a key is a {type(key).__name__}, but must be a str or a tuple of them")
+                    raise _Refused(f"a key is a {type(key).__name__}, but must be a str or a tuple of str")
             return {key: self.finish(item, depth + 1) for key, item in value.items()}
         if isinstance(value, list | tuple):
             found = [self.finish(item, depth + 1) for item in value]

@@ -3,8 +3,8 @@
 `CheckpointFile(path)` checks a file's directory, manifest and every declared size, and reads leaves one by one, each verified
 against its checksum. All leaves together take at most 256 times the file's size plus 64 MiB; reading a tensor takes up to
 three times its size in addition; the manifest up to 256 MiB. Besides the file, only the base of a delta (a plain name in the
-same folder) is opened. Every fault is a FormatError with the file's name. With `stream` the bytes come from there, `path` is
-only a label, and deltas are refused.
+same folder) is opened. Every fault raises a FormatError with the file's name. If `stream` is given, the bytes are read from
+it, `path` is only a label, and deltas are refused.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ MANIFEST = "manifest.json"
 MAX_MANIFEST = 32 * 2**20  # bytes
 HARD_MAX_CHAIN = 64
 LOSSY = (("bfloat16", "float32"), ("bfloat16", "float64"))  # stored dtype, original dtype
-SLACK = 64 * 2**20  # bytes that any file may expand to
+SLACK = 64 * 2**20  # bytes that the leaves of any file may take, however small it is
 
 
 def manifest_limit(stored: int) -> int:
-    """Return the largest size of a manifest that takes `stored` bytes in the file.
+    """Return the maximum size in bytes of a manifest that takes `stored` bytes in the file.
 
     JSON grows up to a hundredfold in memory, and deflate compresses up to a thousandfold. A manifest that compresses better
     than this limit is stored uncompressed.
@@ -58,7 +58,7 @@ def checksum(data: np.ndarray) -> str:
 
 @dataclass(frozen=True)
 class Entry:
-    """One checked leaf of the manifest."""
+    """A leaf as the manifest describes it, after checks."""
 
     name: str
     kind: str
@@ -66,25 +66,25 @@ class Entry:
     shape: tuple[int, ...]
     codec: str
     checksum: str
-    nbytes: int  # decoded
-    stored: int  # in the file
+    nbytes: int  # size when decoded
+    stored: int  # size in the file
     word: int
     order: tuple[int, ...] | None
     lossy_from: str | None
     base_name: str | None
     base_checksum: str | None
-    raw: dict[str, Any]  # as in the manifest
+    raw: dict[str, Any]  # the entry as it is in the manifest
 
     @property
     def given(self) -> int:
-        """Bytes after loading: more than decoded if a rounded tensor gets its original dtype back."""
+        """Bytes after loading; more than `nbytes` if a rounded tensor gets its original dtype back."""
         if self.lossy_from is None:
             return self.nbytes
         return self.nbytes // TORCH_DTYPES[self.dtype].itemsize * TORCH_DTYPES[self.lossy_from].itemsize
 
 
 class CheckpointFile(Closing):
-    """An open checkpoint: tree and metadata, and leaves on request."""
+    """An open checkpoint file: tree and metadata are read when it is opened, leaves on request."""
 
     def __init__(
         self, path: str | os.PathLike[str], depth_left: int = HARD_MAX_CHAIN, stream: BinaryIO | None = None
@@ -125,13 +125,13 @@ class CheckpointFile(Closing):
         self.entries = [self._entry(row) for row in rows]
         given = sum(entry.given for entry in self.entries)
         if given > codecs.MAX_EXPANSION * self._stream.seek(0, os.SEEK_END) + SLACK:
-            raise self._bad(f"declares {given} bytes in all, over {codecs.MAX_EXPANSION} times the file's size")
+            raise self._bad(f"declares {given} bytes in all, more than {codecs.MAX_EXPANSION} times the file's size")
         self.by_name = {entry.name: i for i, entry in enumerate(self.entries)}
         if len(self.by_name) != len(rows):
             raise self._bad("names a member twice")
         for number in leaf_numbers(self.tree):
             if not 0 <= number < len(self.entries):
-                raise self._bad(f"refers to leaf {number} of {len(self.entries)}")
+                raise self._bad(f"refers to leaf {number}, but has {len(self.entries)} leaves, counted from 0")
         self._check_base(manifest.get("base"), depth_left)
 
     def _read_manifest(self, label: str) -> dict[str, Any]:
@@ -146,46 +146,56 @@ class CheckpointFile(Closing):
         except ValueError as error:
             raise FormatError(f"{label}: {MANIFEST} is not JSON ({error}): the file is damaged.") from error
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-            raise FormatError(f"{label}: {MANIFEST} does not say {FORMAT!r}: it is not a Fledge checkpoint.")
+            raise FormatError(
+                f"{label}: {MANIFEST} does not name the format {FORMAT!r}: it is not a Fledge checkpoint."
+            )
         version = manifest.get("version")
         if version == 1:
             raise self._too_old("has format version 1")
         if type(version) is not int or version not in VERSIONS:
-            raise FormatError(f"{label} has version {str(version)[:20]}; this Fledge reads {_READ}: update Fledge.")
+            found = f"has format version {str(version)[:20]}"
+            raise FormatError(f"{label} {found}; this Fledge reads versions {_READ}: update Fledge.")
         if manifest.get("chunk_bytes") != codecs.CHUNK_BYTES:
-            raise self._bad(f"has chunks of {str(manifest.get('chunk_bytes'))[:20]} bytes, not {codecs.CHUNK_BYTES}")
+            raise self._bad(
+                f"declares chunks of {str(manifest.get('chunk_bytes'))[:20]} bytes, not {codecs.CHUNK_BYTES}"
+            )
         if self._archive.comment != f"{FORMAT} {version} {self.id}".encode():
-            raise FormatError(f"{label}: the manifest does not match the file's closing line: the file was altered.")
+            raise self._bad("does not match the comment at the end of the zip")
         return manifest
 
     def _entry(self, row: Any) -> Entry:
         if not isinstance(row, dict):
-            raise self._bad(f"has a leaf {str(row)[:60]!r}")
+            raise self._bad(f"describes a leaf by {str(row)[:60]!r}, which is not a dict")
         fields: tuple[Any, ...] = tuple(row.get(key) for key in ("kind", "dtype", "shape", "codec", "name", "checksum"))
         kind, dtype, shape, codec, name, digest = fields
         order, nbytes = row.get("order"), check_description(kind, dtype, shape)
         if not isinstance(name, str) or not safe_name(name) or name == MANIFEST or name not in self._archive.NameToInfo:
             raise self._bad(f"names a member {str(name)[:60]!r} that is not in the file")
         if codec not in codecs.CODEC_NAMES:
-            raise self._bad(f"uses codec {str(codec)[:40]!r}; known are {', '.join(codecs.CODEC_NAMES)}")
+            raise self._bad(f"uses the unknown codec {str(codec)[:40]!r}; known are {', '.join(codecs.CODEC_NAMES)}")
         axes = order if isinstance(order, list) and all(type(axis) is int for axis in order) else [-1]
         if order is not None and (kind != "tensor" or sorted(axes) != list(range(len(shape)))):
-            raise self._bad(f"has axes {str(order)[:60]} for shape {str(shape)[:60]}")
+            given = f"the axis order {str(order)[:60]}"
+            raise self._bad(
+                f"has {given}, which is not a permutation of the axes of a tensor of shape {str(shape)[:60]}"
+            )
         lossy, base_name, base_digest = row.get("lossy_from"), row.get("base_name"), row.get("base_checksum")
         texts = (digest, *(text for text in (lossy, base_name, base_digest) if text is not None))
         if not all(isinstance(text, str) and len(text) <= 512 for text in texts):
-            raise self._bad("has a leaf with a wrong field")
+            raise self._bad("has a leaf with a field that must be text of at most 512 characters, but is not")
         if digest.startswith("sha256:"):  # copied from a file of version 1
-            raise self._too_old(f"has {name!r} as format version 1 has it")
+            raise self._too_old(f"stores {name!r} in format version 1")
         if not digest.startswith(CHECKSUM):
             raise self._bad(f"has a checksum {digest[:60]!r} that does not begin with {CHECKSUM!r}")
         if lossy is not None and (kind != "tensor" or (dtype, lossy) not in LOSSY):
-            raise self._bad(f"declares a loss from {lossy[:40]!r}")
+            raise self._bad(f"says that a {kind} of {dtype} was rounded from {lossy[:40]!r}, which Fledge never does")
         info = self._archive.NameToInfo[name]
         if info.compress_type != 0 or info.compress_size != info.file_size:
-            raise self._bad(f"has member {name!r} compressed by the zip; tensors must be stored")
+            raise self._bad(f"has member {name!r} with zip compression, which tensors must not have")
         if nbytes > codecs.MAX_EXPANSION * info.file_size or (codec == "raw" and nbytes != info.file_size):
-            raise self._bad(f"declares {nbytes} bytes for {name!r}, which has {info.file_size} in the file")
+            raise self._bad(
+                f"declares {nbytes} bytes for {name!r}, which do not fit its {info.file_size} bytes in the file"
+            )
         return Entry(
             name, kind, dtype, tuple(shape), codec, digest, nbytes, info.file_size, word_size(kind, dtype),
             None if order is None else tuple(order), lossy, base_name, base_digest, row,
@@ -198,34 +208,38 @@ class CheckpointFile(Closing):
                 raise self._bad("has a delta without a base")
             return
         if not isinstance(base, dict):
-            raise self._bad("has a wrong base")
+            raise self._bad("describes its base by something that is not a dict")
         name, identity, depth = base.get("file"), base.get("id"), base.get("depth")
         if not isinstance(name, str) or not safe_name(name) or "/" in name or not isinstance(identity, str):
             raise self._bad(f"names a base {str(name)[:60]!r}; it must be a file in the same folder")
         if type(depth) is not int or not 1 <= depth <= depth_left:
-            raise self._bad(f"is delta number {str(depth)[:20]} of a chain; at most {depth_left} are allowed here")
+            raise self._bad(
+                f"says that it is delta number {str(depth)[:20]} of a chain, but only 1 to {depth_left} are allowed"
+            )
         self.depth, self.base_file = depth, name
 
     def _bad(self, what: str) -> FormatError:
-        return FormatError(f"{self.path}: the manifest {what}: the file is damaged or hostile.")
+        return FormatError(f"{self.path}: the manifest {what}: the file is damaged or was altered.")
 
     def _too_old(self, what: str) -> FormatError:
         advice = "convert it with Fledge 0.1 (fledge convert OLD.fledge NEW.fledge)"
-        return FormatError(f"{self.path} {what}, with other checksums; this Fledge reads {_READ}: {advice}.")
+        return FormatError(f"{self.path} {what}, but this Fledge reads only versions {_READ}: {advice}.")
 
     def base(self) -> CheckpointFile:
-        """Open the checkpoint that this one's deltas refer to."""
+        """Return the base, opened: the checkpoint that the deltas in this file refer to."""
         assert self.base_file is not None, "asked for the base of a whole checkpoint"
         if self._base is None:
             path = self.path.parent / self.base_file
             try:
                 self._base = CheckpointFile(path, self.depth - 1)
             except StorageError as error:
-                raise FormatError(f"{self.path} needs its base {self.base_file!r} beside it: {error}") from error
+                raise FormatError(
+                    f"{self.path} needs its base {self.base_file!r} in the same folder: {error}"
+                ) from error
         return self._base
 
     def stored_bytes(self, number: int) -> bytes:
-        """Return a member as stored in the file, its CRC checked."""
+        """Return the bytes of a leaf as they are stored in the file, after checking their CRC."""
         entry = self.entries[number]
         return read_member(self._archive, entry.name, entry.stored, str(self.path))
 
@@ -234,7 +248,7 @@ class CheckpointFile(Closing):
         entry = self.entries[number]
         member = memoryview(self.stored_bytes(number))
         if len(member) != entry.stored:
-            raise self._bad(f"has a member {entry.name!r} whose size differs from the directory")
+            raise self._bad(f"has a member {entry.name!r} whose size differs from the zip's directory")
         out = np.empty(entry.nbytes, np.uint8)
         with _named(f"{self.path}: {entry.name!r}"):
             codecs.decode(entry.codec, member, out, entry.word)
@@ -242,32 +256,32 @@ class CheckpointFile(Closing):
             out = codecs.apply_difference(out, self._base_bytes(entry), entry.word)
         out = out if entry.order is None else unpermute(out, entry.dtype, entry.shape, entry.order)
         if checksum(out) != entry.checksum:
-            raise FormatError(f"{self.path}: {entry.name!r} does not match its checksum: it was altered.")
+            raise FormatError(f"{self.path}: {entry.name!r} does not match its checksum: it is damaged or was altered.")
         return out
 
     def _base_bytes(self, entry: Entry) -> np.ndarray:
-        """Return the base's version of a leaf, in this leaf's stored layout."""
+        """Return the bytes of the same leaf in the base, with the axis order in which this leaf is stored."""
         base = self.base()
         number = base.by_name.get(entry.base_name or "")
         old = None if number is None else base.entries[number]
         if old is None or number is None or old.checksum != entry.base_checksum or old.nbytes != entry.nbytes:
             problem = f"{entry.name!r} is a delta to a tensor that {base.path.name} does not have"
-            raise FormatError(f"{self.path}: {problem}: the base was replaced, put it back.")
+            raise FormatError(f"{self.path}: {problem}: the base was replaced; restore the original.")
         data = base.read_bytes(number)
         return data if entry.order is None else permute(data, entry.dtype, entry.shape, entry.order)
 
     def read(self, number: int, device: torch.device | str = "cpu") -> Any:
-        """Return a leaf as the saved object, verified; a rounded one in its original dtype."""
+        """Read and verify a leaf, and return the saved object; a rounded tensor gets its original dtype back."""
         entry = self.entries[number]
         data = self.read_bytes(number)
         try:
             value = restore(entry.kind, entry.dtype, entry.shape, data, torch.device(device))
         except (ValueError, TypeError, OverflowError) as error:
-            raise FormatError(f"{self.path}: {entry.name!r} was altered: not a {entry.kind} ({error}).") from error
+            raise self._bad(f"describes {entry.name!r} as a {entry.kind}, which it is not ({error})") from error
         return value.to(TORCH_DTYPES[entry.lossy_from]) if entry.lossy_from else value
 
     def state(self, device: torch.device | str = "cpu", keys: Iterable[str] | None = None) -> Any:
-        """Return the state, or the part of it under `keys`; tied tensors are tied again."""
+        """Return the state, or the part of it under `keys`; tensors that were one tensor when saved are one again."""
         node = self.tree if keys is None else select(self.tree, keys)
         return unflatten(node, lambda number: self.read(number, device))
 
@@ -285,7 +299,7 @@ def check_opens(path: Path) -> None:
 
 @contextlib.contextmanager
 def _named(label: str) -> Iterator[None]:
-    """Prefix the errors of a block with a file's name."""
+    """Put `label` before the text of every FormatError that the block raises, unless the text begins with it."""
     try:
         yield
     except FormatError as error:

@@ -1,7 +1,7 @@
 """Convert a TensorDict to a tree of plain dicts for a file or a message, and read it back, whole or in part.
 
 `read_rollout` restores keys (any text), nesting, dtypes, shapes, batch size, names and plain non-tensor values; a tensor class
-comes back as a TensorDict. Files are not trusted: a malformed one is a FormatError, and reading takes no more memory than
+comes back as a TensorDict. Files are not trusted: a malformed one raises a FormatError, and reading takes no more memory than
 `reader` allows plus 600 bytes for each of at most `MAX_VALUES` non-tensor values.
 
 Tree
@@ -31,22 +31,22 @@ MAX_VALUES = 2**18  # non-tensor values: TensorDict makes an object of 600 bytes
 
 
 def describe(data: TensorDictBase, time_dim: int = 0) -> dict[str, int]:
-    """Return a file's note about a rollout: which axis is time, by its name or else `time_dim`.
+    """Return the metadata of a rollout's file, `{"time_dim": axis}`: the axis named "time", or else `time_dim`.
 
     Raises:
-        InputError: It is not a TensorDict with at least one batch axis.
+        InputError: `data` is not a TensorDict with at least one batch axis.
     """
     from tensordict import is_non_tensor, is_tensor_collection
 
     if not is_tensor_collection(data) or is_non_tensor(data) or len(data.batch_size) < 1:
         batch = f" with batch size {list(data.batch_size)}" if is_tensor_collection(data) else ""
-        raise InputError(f"the rollout is a {type(data).__name__}{batch}, but must be a TensorDict of batch [T, N].")
+        raise InputError(f"the rollout is a {type(data).__name__}{batch}, but must be a TensorDict [T, N].")
     names = _names(data)
     return {"time_dim": names.index("time") if names and "time" in names else min(time_dim, len(data.batch_size) - 1)}
 
 
 def time_last(leaves: Sequence[Leaf], time_dim: int) -> None:
-    """Mark tensors of the batch to be stored with time innermost."""
+    """Set `order` of all leaves with the batch axes, so that they are stored with time as the last axis."""
     for leaf in leaves:
         above = leaf.path[:-1] if leaf.path[-1] == "index" and len(leaf.path) % 2 else leaf.path
         of_batch = len(above) % 2 == 0 and set(above[::2]) == {"data"}  # not inside a non-tensor value
@@ -55,13 +55,15 @@ def time_last(leaves: Sequence[Leaf], time_dim: int) -> None:
 
 
 def to_tree(data: TensorDictBase, path: NestedKey = ()) -> dict[str, Any]:
-    """Return a TensorDict as plain dicts."""
+    """Return a TensorDict as nested plain dicts."""
     from tensordict import is_tensorclass
 
     data = data.to_tensordict() if is_tensorclass(data) else data
     keys = list(data.keys())
     if any(set(part.keys()) != set(keys) for part in getattr(data, "tensordicts", ())):
-        raise InputError(f"{path or 'the rollout'} is a lazy stack with different keys: give all parts the same keys.")
+        raise InputError(
+            f"{path or 'the rollout'} is a lazy stack of parts with different keys: give all the same keys."
+        )
     content = {key: _entry(data, key, (*path, key)) for key in keys}
     return {"batch": [*data.batch_size], "names": _names(data), "data": content}
 
@@ -72,7 +74,9 @@ def _entry(data: TensorDictBase, key: str, path: NestedKey) -> Any:
     try:
         value = data.get(key)
     except RuntimeError as error:
-        raise InputError(f"{path} is a lazy stack with different shapes: pad them, or give each a key.") from error
+        raise InputError(
+            f"{path} is a lazy stack of parts with different shapes: pad them, or use a key for each."
+        ) from error
     if isinstance(value, NonTensorStack):
         return _single_values(value, path)
     if is_non_tensor(value):
@@ -82,8 +86,8 @@ def _entry(data: TensorDictBase, key: str, path: NestedKey) -> Any:
 
 def _single_values(stack: Any, path: NestedKey) -> dict[str, Any]:
     if stack.numel() > MAX_VALUES:
-        count = f"{stack.numel()} non-tensor values, but at most {MAX_VALUES} fit"
-        raise InputError(f"{path} has {count}: make them a tensor (text as bytes).")
+        count = f"{stack.numel()} non-tensor values, but at most {MAX_VALUES} are allowed"
+        raise InputError(f"{path} has {count}: store them as a tensor (text as bytes).")
     cells = [stack.tolist()]
     for _ in stack.batch_size:
         cells = [cell for row in cells for cell in row]
@@ -91,7 +95,9 @@ def _single_values(stack: Any, path: NestedKey) -> dict[str, Any]:
     values: list[Any] = []
     index = []
     for cell in cells if stack.numel() else []:
-        name = (type(cell), cell) if isinstance(cell, str | int | bool | None) else len(values)  # others: one each
+        name = (
+            (type(cell), cell) if isinstance(cell, str | int | bool | None) else len(values)
+        )  # other values are not shared
         if name not in known:
             known[name] = len(values)
             values.append(cell)
@@ -118,7 +124,7 @@ def read_rollout(
     try:
         batch = _batch(opened.tree)
         if not 0 <= time_dim < len(batch):
-            raise ValueError(f"its batch {batch} has no axis {time_dim}")
+            raise ValueError(f"its batch size {batch} has no time axis {time_dim}")
         cut = Cut(batch, time_dim, envs, steps)
         wanted: set[NestedKey] = {()}
         if keys is not None:
@@ -127,12 +133,12 @@ def read_rollout(
     except (KeyError, TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
         if isinstance(error, InputError):
             raise
-        raise FormatError(f"{opened.path} does not describe a TensorDict ({error}): it was altered.") from error
+        raise FormatError(f"{opened.path} is damaged: it does not describe a TensorDict ({error}).") from error
     return data if torch.device(device).type == "cpu" else data.to(device)
 
 
 class _Reading:
-    """Reads one rollout: only the requested keys, each tensor cut right after it is read."""
+    """Reads the requested keys of a rollout; cuts each tensor to the requested envs and steps right after reading it."""
 
     def __init__(self, opened: CheckpointFile, cut: Cut) -> None:
         self.opened, self.cut = opened, cut
@@ -151,7 +157,7 @@ class _Reading:
                 content[key] = self._entry(child, {()} if () in below else below, batch)
         names = fields.get("names")
         if names is not None and (len(names) != len(batch) or not all(isinstance(n, str | None) for n in names)):
-            raise ValueError(f"{str(names)[:40]!r} are not names of its axes")
+            raise ValueError(f"{str(names)[:40]!r} are not names for the axes of batch size {list(batch)}")
         return TensorDict(content, batch_size=self.cut.size(batch), names=names)
 
     def _entry(self, node: Node, wanted: set[NestedKey], batch: tuple[int, ...]) -> Any:
@@ -171,7 +177,7 @@ class _Reading:
         if (number, batch) not in self.known:
             tensor = self.opened.read(number)
             if not isinstance(tensor, torch.Tensor):
-                raise TypeError(f"leaf {number} is a {type(tensor).__name__}")
+                raise TypeError(f"leaf {number} is a {type(tensor).__name__}, but must be a tensor")
             _check_prefix(tuple(tensor.shape), batch)
             self.known[number, batch] = self.cut(tensor)
         return self.known[number, batch]
@@ -180,8 +186,10 @@ class _Reading:
         from tensordict import NonTensorData, NonTensorStack
 
         self.room -= index.numel()
-        if self.room < 0 or index.is_floating_point() or any(not 0 <= i < len(values) for i in index.unique().tolist()):
-            raise ValueError("it has more non-tensor values than are allowed, or refers to missing ones")
+        if self.room < 0:
+            raise ValueError(f"it has more non-tensor values than the {MAX_VALUES} that are allowed")
+        if index.is_floating_point() or any(not 0 <= i < len(values) for i in index.unique().tolist()):
+            raise ValueError("it refers to non-tensor values that are missing")
 
         def stack(rows: torch.Tensor) -> Any:
             if rows.ndim == 0:
@@ -193,7 +201,7 @@ class _Reading:
 
 def _check_prefix(shape: tuple[int, ...], batch: tuple[int, ...]) -> None:
     if shape[: len(batch)] != batch:
-        raise ValueError(f"an entry of shape {list(shape)} is in a batch of {list(batch)}")
+        raise ValueError(f"the shape {list(shape)} of an entry does not begin with the batch size {list(batch)}")
 
 
 def _fields(node: Node) -> dict[str, Node]:
@@ -212,7 +220,7 @@ def _batch(node: Node) -> list[int]:
 
 
 def _keys_of(node: Node, above: NestedKey = ()) -> Iterator[NestedKey]:
-    """Yield the keys of a TensorDict and of those nested in it, for `find_keys`."""
+    """Yield the nested keys of all entries of a TensorDict, including entries of nested TensorDicts."""
     for key, child in _fields(_fields(node)["data"]).items():
         yield (*above, key)
         if "data" in child.get("dict", {}):

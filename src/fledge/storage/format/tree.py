@@ -26,7 +26,7 @@ FACTORIES: dict[str | None, Any] = {None: None} | {kind.__name__: kind for kind 
 def unflatten(node: Node, leaf: Callable[[int], Any]) -> Any:
     """Build the state that `node` describes, with `leaf(i)` for leaf `i`; raise FormatError for anything unknown.
 
-    `leaf` is called once per number, so that tied tensors are tied again.
+    `leaf` is called once per number, so that tensors that were one tensor when saved are one again.
     """
     return _build(node, functools.cache(leaf), 0)
 
@@ -35,7 +35,7 @@ def _build(node: Node, leaf: Callable[[int], Any], depth: int) -> Any:
     if node is None or isinstance(node, str | bool | int | float):
         return node
     if depth > READ_DEPTH + 1:
-        raise FormatError(f"the manifest's tree is nested over {READ_DEPTH} deep: the file is damaged or hostile.")
+        raise FormatError(f"the manifest's tree is over {READ_DEPTH} levels deep: the file is damaged or was altered.")
     if isinstance(node, list):
         return [_build(item, leaf, depth + 1) for item in node]
     if not isinstance(node, dict) or len(node) != 1:
@@ -58,7 +58,7 @@ _DICTS = ("ordered", "module", "counter", "default")
 
 
 def _build_dict(tag: str, body: Any, leaf: Callable[[int], Any], depth: int) -> Any:
-    """Build a special kind of dict from its node, which contains a plain dict's node."""
+    """Build an OrderedDict, a module's state dict, a Counter or a defaultdict from its node `{tag: body}`."""
     content = _build(_inside({tag: body}), leaf, depth + 1)
     if not isinstance(content, dict):
         raise _bad({tag: body})
@@ -74,7 +74,7 @@ def _build_dict(tag: str, body: Any, leaf: Callable[[int], Any], depth: int) -> 
 
 
 def _inside(node: dict[str, Any]) -> Node:
-    """Return the plain dict's node inside the node of a special kind of dict."""
+    """Return the plain dict's node that is inside the node of another kind of dict (a tag of `_DICTS`)."""
     ((tag, body),) = node.items()
     if tag in ("ordered", "counter"):
         return body
@@ -119,7 +119,7 @@ def _special(tag: str, body: Any) -> Any:
 
 
 def _bad(node: Any) -> FormatError:
-    return FormatError(f"the manifest's tree holds {str(node)[:80]!r}, which no version writes: the file is damaged.")
+    return FormatError(f"the manifest's tree holds {str(node)[:80]!r}, which Fledge never writes: the file is damaged.")
 
 
 def select(node: Node, keys: Iterable[str]) -> Node:
@@ -128,7 +128,7 @@ def select(node: Node, keys: Iterable[str]) -> Node:
     A path that ends in "?" may be missing.
 
     Raises:
-        InputError: Any other path is missing.
+        InputError: A path that does not end in "?" is missing.
     """
     paths = []
     for key in keys:
@@ -139,7 +139,7 @@ def select(node: Node, keys: Iterable[str]) -> Node:
 
 
 def children(node: Node) -> list[tuple[Any, Node]]:
-    """Return keys and nodes of a dict of any kind; nothing for other nodes."""
+    """Return the keys and child nodes of a node, if it is a dict of any kind; else an empty list."""
     if isinstance(node, dict) and len(node) == 1 and next(iter(node)) in _DICTS:
         return children(_inside(node))
     if isinstance(node, dict) and isinstance(node.get("dict"), dict):
@@ -168,7 +168,7 @@ def _prune(node: Node, paths: list[list[str]]) -> Node:
 
 
 def with_children(node: Node, kept: list[tuple[Any, Node]]) -> Node:
-    """Return a dict's node with only the children `kept`; an empty dict's node for other nodes."""
+    """Return the node of a dict with `kept` as its only children; if `node` is not a dict, return a plain dict's node."""
     tag = next(iter(node), "") if isinstance(node, dict) else ""
     if tag == "dict":
         return {"dict": dict(kept)}

@@ -30,7 +30,7 @@ REPLAN_EVERY = 32  # saves after which the choice of a codec is repeated
 
 @dataclass
 class Plans:
-    """State carried from one save to the next."""
+    """Choice of codecs, carried from one save to the next."""
 
     chosen: dict[tuple[Any, ...], tuple[str, int]] = field(default_factory=dict)  # codec and age of the choice, by leaf
     speed_bias: int = 0  # steps towards faster codecs, for frequent saves; see `codecs.candidates`
@@ -38,12 +38,12 @@ class Plans:
 
 @dataclass(frozen=True)
 class Written:
-    """Result of a write."""
+    """Sizes and identity of a checkpoint that was written."""
 
-    bytes_in: int
-    bytes_out: int
-    id: str
-    depth: int  # length of the chain of deltas to this file
+    bytes_in: int  # of all leaves, uncompressed
+    bytes_out: int  # of the file
+    id: str  # hash of the manifest
+    depth: int  # number of deltas in the chain that ends with this file; 0 if it is no delta
 
 
 def write_native(
@@ -87,7 +87,7 @@ def _finish(
     base: dict[str, Any] | None,
     deflate: bool,
 ) -> Written:
-    """Write the manifest, the directory and the closing line."""
+    """Write the manifest, the zip's directory, and the comment that ends the file."""
     manifest = {
         "format": FORMAT,
         "version": VERSION,
@@ -99,8 +99,8 @@ def _finish(
     }
     text = json.dumps(manifest, allow_nan=False, separators=(",", ":")).encode()
     if len(text) > (limit := manifest_limit(len(text))):
-        sizes = f"take {len(text) / 2**20:.0f} MiB; at most {limit // 2**20} fit"
-        raise InputError(f"the plain values of this state {sizes}: put long lists of numbers into tensors or arrays.")
+        sizes = f"take {len(text) / 2**20:.0f} MiB, but at most {limit // 2**20} are allowed"
+        raise InputError(f"the plain values of this state {sizes}: put long lists of numbers into tensors.")
     archive.add(MANIFEST, [text], deflate=(lambda packed: len(text) <= manifest_limit(packed)) if deflate else None)
     identity = hashlib.sha256(text).hexdigest()[:32]
     archive.finish(f"{FORMAT} {VERSION} {identity}".encode())
@@ -108,7 +108,7 @@ def _finish(
 
 
 class _Encoder:
-    """Encodes leaves as members, with a codec for each."""
+    """Encodes leaves as members of the zip, each with the codec chosen for it."""
 
     def __init__(self, names: Sequence[str], base: CheckpointFile | None, plans: Plans) -> None:
         self.names, self.base, self.plans = names, base, plans
@@ -147,7 +147,7 @@ class _Encoder:
         return codecs.encode(codec, data, word, floats)
 
     def _base_bytes(self, name: str, leaf: Leaf) -> tuple[np.ndarray, str] | None:
-        """Return bytes and checksum of the same tensor in the base, if there is one of equal dtype and shape."""
+        """Return bytes and checksum of the same leaf in the base; None if the base has none of equal dtype and shape."""
         if self.base is None or not self.names or leaf.nbytes < codecs.SMALL:
             return None
         index = self.base.by_name.get(name)
@@ -183,15 +183,17 @@ def member_names(leaves: Sequence[Leaf]) -> list[str]:
 
 
 def plain_node(metadata: dict[str, Any]) -> Node:
-    """Return metadata as a node; raise InputError if it holds more than plain values."""
+    """Return metadata as a JSON node; raise InputError if it holds anything but plain values."""
     node, leaves = flatten(metadata)
     if leaves:
-        raise InputError("metadata holds a tensor or array; it takes plain values only: put arrays into the state.")
+        raise InputError(
+            "metadata holds a tensor, array or bytes, but may hold plain values only: put it into the state."
+        )
     return node
 
 
 def plain_copy(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Return a deep copy of metadata; raise InputError if it holds more than plain values."""
+    """Return a deep copy of metadata; raise InputError if it holds anything but plain values."""
     if not metadata:
         return {}
     copied: dict[str, Any] = unflatten(plain_node(dict(metadata)), lambda number: None)
@@ -201,7 +203,7 @@ def plain_copy(metadata: dict[str, Any]) -> dict[str, Any]:
 def copy_members(
     source: CheckpointFile, stream: BinaryIO, node: Node, numbers: Sequence[int], metadata: dict[str, Any]
 ) -> Written:
-    """Copy leaves of a checkpoint into a new file without decoding; `node` numbers them from 0."""
+    """Copy the leaves `numbers` of a checkpoint into a new file, without decoding; `node` refers to them from 0 on."""
     archive, entries, total = ArchiveWriter(stream), [], 0
     for number in numbers:
         entry = source.entries[number]

@@ -26,7 +26,7 @@ MAX_MEMBERS = 1_000_000
 
 
 class ArchiveWriter:
-    """Writes a zip to a stream that only moves forward."""
+    """Writes a zip to a stream without seeking."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self.stream = stream
@@ -34,7 +34,7 @@ class ArchiveWriter:
         self._directory: list[bytes] = []
 
     def add(self, name: str, blocks: Sequence[Block], deflate: Callable[[int], bool] | None = None) -> None:
-        """Append one member, deflated if `deflate(compressed size)` is true."""
+        """Append one member; compress it by deflate if `deflate(compressed size)` returns True."""
         crc, method, size = 0, 0, size_of(blocks)
         stored = size
         for block in blocks:
@@ -86,7 +86,7 @@ class ArchiveWriter:
 def open_archive(stream: BinaryIO, label: str, ours: bool = True) -> zipfile.ZipFile:
     """Open an archive and check its directory; raise FormatError if it is not a plain, safe zip.
 
-    With `ours` false, members may have their sizes after the data, as torch.save writes them.
+    If `ours` is False, members may have their sizes after the data, as torch.save writes them.
     """
     try:
         archive = zipfile.ZipFile(stream)
@@ -96,37 +96,39 @@ def open_archive(stream: BinaryIO, label: str, ours: bool = True) -> zipfile.Zip
     file_size, flags = stream.tell(), _UTF8 if ours else _UTF8 | _SIZES_AFTER
     members = archive.infolist()
     if len(members) > MAX_MEMBERS:
-        raise FormatError(f"{label} has {len(members)} members; at most {MAX_MEMBERS} are allowed: it is hostile.")
+        raise FormatError(f"{label} has {len(members)} members, but at most {MAX_MEMBERS} are allowed.")
     if len({member.filename for member in members}) != len(members):
-        raise FormatError(f"{label} has two members of the same name: it is damaged or hostile.")
+        raise FormatError(f"{label} has two members of the same name: it is damaged or was altered.")
     place = 0
     for member in sorted(members, key=lambda member: member.header_offset):
         where = f"{label}: member {member.filename[:80]!r}"
         if not safe_name(member.filename) or "\x00" in member.orig_filename:
-            raise FormatError(f"{where} is hostile: only plain relative names are allowed.")
+            raise FormatError(
+                f"{where} has an unsafe name: only plain relative names are allowed. Do not trust the file."
+            )
         if member.flag_bits & ~flags or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise FormatError(f"{where} is encrypted or compressed in a way that Fledge never uses.")
+            raise FormatError(f"{where} is encrypted or compressed in a way that Fledge does not read.")
         end = member.header_offset + 30 + member.compress_size
         if member.header_offset < place or end > file_size:
-            raise FormatError(f"{where} lies outside the file or inside another: the file is damaged.")
+            raise FormatError(f"{where} lies outside the file or overlaps another member: the file is damaged.")
         place = end
     return archive
 
 
 def safe_name(name: str) -> bool:
-    """Return True if a member of this name can be unpacked without leaving the folder."""
+    """Return True if unpacking a member of this name cannot write outside the target folder."""
     parts = name.split("/")
     plain = all(part not in ("", ".", "..") for part in parts) and "\\" not in name and ":" not in name
     return plain and len(name) <= 512 and name.isprintable()
 
 
 def read_member(archive: zipfile.ZipFile, name: str, limit: int, label: str) -> bytes:
-    """Return a member of at most `limit` bytes, with its CRC checked."""
+    """Return the content of a member, after checking its CRC; raise FormatError if it has more than `limit` bytes."""
     try:
         with archive.open(name) as member:
             content = member.read(limit + 1)
     except Exception as error:  # CRC, zlib, KeyError, overlap, wrong local header
         raise FormatError(f"{label}: member {name!r} cannot be read ({error}): the file is damaged.") from error
     if len(content) > limit:
-        raise FormatError(f"{label}: member {name!r} is larger than the {limit} bytes declared: the file is hostile.")
+        raise FormatError(f"{label}: member {name!r} has more than the {limit} bytes allowed: the file is damaged.")
     return content

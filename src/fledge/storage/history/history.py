@@ -54,18 +54,17 @@ class CheckpointHistory:
 
     Args:
         folder: Folder of the checkpoints; created if missing.
-        saver: Saves in the background; with None, `save` returns when the file is durable.
+        saver: Saver that writes in the background; with None, `save` returns when the file is durable.
         keep_whole: Number of newest checkpoints that keep everything, at least 1; use 2 or more to survive a damaged file.
         keep_best: Number of checkpoints with the best metric, whose weights are never removed and never rounded.
         keep_weights_only: Number of older checkpoints whose weights are kept; None keeps all.
         weights: Top-level keys that a weights-only checkpoint keeps, besides plain values.
         weights_only_dtype: "bfloat16" rounds the weights of weights-only checkpoints; None keeps all bits.
-        delta: Which checkpoints to store as differences: "none", "weights_only" or "all". A delta is smaller, but is lost
-            with its base.
-        max_chain: Longest chain of deltas.
+        delta: Which checkpoints to store as deltas, small but unreadable without their base: "none", "weights_only" or "all".
+        max_chain: Maximum length of a chain of deltas, each of which is a difference to the one before.
         higher_is_better: True if a larger metric is better.
         compression_level: 0 to 9; None takes the saver's.
-        prefix: Prefix of the file names; two histories in one folder need two.
+        prefix: Prefix of the file names; histories in the same folder need different prefixes.
     """
 
     def __init__(
@@ -116,19 +115,20 @@ class CheckpointHistory:
         *,
         complete: Complete | None = None,
     ) -> CheckpointHandle:
-        """Save a state as the newest checkpoint; when the handle is durable, `latest` names it.
+        """Save a state as the newest checkpoint; once its file is durable, the file `latest` names it.
 
         Args:
             state: Nested state with at least one of the keys `weights` at its top level.
-            step: Training step; the file is named after it, and replaces one of the same step.
+            step: Training step; the file is named after it, and replaces an earlier file of the same step.
             metric: Value that `keep_best` ranks by.
-            metadata: Plain values stored with it.
-            complete: Called in the background with the tree and the leaves that `flatten` made of the state; returns both
-                with what other processes add.
+            metadata: Plain values to store with the state.
+            complete: Function that adds the parts of other processes. It is called in the background with the tree and the
+                leaves of the state, and returns the tree and the leaves to write.
         """
         if not isinstance(state, dict) or not any(key in state for key in self.weights):
-            keys = list(state) if isinstance(state, dict) else type(state).__name__
-            raise InputError(f"the state has {keys}, none of the weights {list(self.weights)}: set weights=.")
+            got = f"has {list(state)}" if isinstance(state, dict) else f"is a {type(state).__name__}"
+            needs = f"needs one of weights={list(self.weights)}"
+            raise InputError(f"the state {got}, but {needs}: add it, or set weights to entries of the state.")
         if not hasattr(step, "__index__") or int(step) < 0:
             raise InputError(f"step is {step!r}, but must be a whole number of at least 0.")
         path = self.folder / numbered_name(self.prefix, step)
@@ -151,7 +151,7 @@ class CheckpointHistory:
         leaves: Sequence[Leaf],
         plans: Plans,
     ) -> Written:
-        """Write the file, then update `latest`, then clean up; runs in the background."""
+        """Write the file, update `latest`, then reduce or remove old files; runs in the background."""
         if complete is not None:
             node, leaves = complete(node, leaves)
         try:
@@ -175,7 +175,7 @@ class CheckpointHistory:
         return written
 
     def _base_for(self, weights_only: bool, exclude: set[str]) -> Path | None:
-        """Return the newest file that can be the base of a new one and needs none of `exclude`."""
+        """Return the newest file that can be the base of a delta and needs none of the files `exclude`, or None."""
         entries = self.entries()
         for entry in reversed(entries):
             name = entry.path.name
@@ -185,9 +185,9 @@ class CheckpointHistory:
         return None
 
     def _free_dependents(self, name: str) -> None:
-        """Rewrite files that are deltas to `name` without a base, before it is replaced.
+        """Rewrite every file whose base is `name` so that it needs no base, because `name` is about to be replaced.
 
-        Deltas to these need no change: a delta refers to the content of its base, which stays the same.
+        Deltas to the rewritten files need no change: a delta refers to the content of its base, which stays the same.
         """
         for entry in self.entries():
             if entry.base == name:
@@ -197,7 +197,7 @@ class CheckpointHistory:
                     logger.warning("%s cannot be read: %s", entry.path.name, error)
 
     def _prune(self) -> None:
-        """Reduce and remove checkpoints by the policy; the caller holds the folder's lock.
+        """Reduce old checkpoints to weights or remove them, as the settings say; the caller must hold the folder's lock.
 
         Deltas are reduced before their bases, and nothing is removed before all are reduced: wherever this stops, every
         remaining file can be read.
@@ -259,7 +259,7 @@ class CheckpointHistory:
     def load_latest(
         self, device: torch.device | str = "cpu", keys: Sequence[str] | None = None, allow_weights_only: bool = False
     ) -> tuple[Any, HistoryEntry]:
-        """Return state and description of the newest checkpoint that verifies; `info.skipped` lists those that did not.
+        """Return state and description of the newest checkpoint that verifies; its `skipped` lists unusable files.
 
         Args:
             device: Where tensors go.
@@ -267,7 +267,7 @@ class CheckpointHistory:
             allow_weights_only: Also accept checkpoints reduced to weights.
 
         Raises:
-            StorageError: There is none.
+            StorageError: There is no such checkpoint.
         """
         readable = self.entries()
         unreadable = sorted(set(self._files()) - {entry.path for entry in readable})
@@ -308,7 +308,7 @@ class CheckpointHistory:
         return next((entry for entry in reversed(entries) if not entry.weights_only), None)
 
     def best(self) -> HistoryEntry | None:
-        """Return the checkpoint with the best metric."""
+        """Return the checkpoint with the best metric; None if no checkpoint has a metric."""
         entries = self.entries()
         names = best_names(entries, dataclasses.replace(self.policy, keep_best=1))
         return next((entry for entry in entries if entry.path.name in names), None)

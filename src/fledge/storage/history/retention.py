@@ -1,6 +1,6 @@
 """Decide which checkpoints of a folder stay whole, which are reduced to weights, and which are removed.
 
-`plan` never changes a file that is the base of an unchanged one, never touches the newest, and keeps the best by metric.
+`plan` never changes the base of a file that stays unchanged, never touches the newest, and keeps the best by metric.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ class HistoryEntry:
     sequence: int  #: Order of saving, over all runs that used the folder.
     weights_only: bool  #: True if only the weights and plain values are left.
     bytes: int  #: Size of the file.
-    base: str | None  #: Name of the file that it is a delta to.
+    base: str | None  #: Name of its base, if it is a delta.
     id: str  #: Hash of its content.
     metadata: dict[str, Any] = field(default_factory=dict)
-    skipped: tuple[tuple[str, str], ...] = ()  #: Set by `load_latest`: newer files that could not be used, and why.
+    skipped: tuple[tuple[str, str], ...] = ()  #: Set by `load_latest`: files that could not be used, and why.
 
 
 @dataclass(frozen=True)
 class Policy:
-    """Numbers of checkpoints that a history keeps."""
+    """How many checkpoints a history keeps: whole, best by metric, and reduced to weights."""
 
     keep_whole: int = 3
     keep_best: int = 0
@@ -43,11 +43,11 @@ class Plan:
 
     reduce: tuple[HistoryEntry, ...]  # to weights only
     remove: tuple[HistoryEntry, ...]
-    best: frozenset[str]  # names
+    best: frozenset[str]  # file names
 
 
 def plan(entries: Sequence[HistoryEntry], policy: Policy) -> Plan:
-    """Decide what to reduce and what to remove."""
+    """Decide which checkpoints to reduce to weights, and which to remove."""
     newest_first = sorted(entries, key=lambda entry: entry.sequence, reverse=True)
     whole = [entry for entry in newest_first if not entry.weights_only]
     stay_whole = {entry.path.name for entry in whole[: policy.keep_whole]}
@@ -64,7 +64,7 @@ def plan(entries: Sequence[HistoryEntry], policy: Policy) -> Plan:
 
 
 def best_names(entries: Sequence[HistoryEntry], policy: Policy) -> set[str]:
-    """Return the names of the best checkpoints; the newer of equals."""
+    """Return the file names of the `keep_best` checkpoints with the best metric; of equals, the newer is better."""
     ranked = [entry for entry in entries if entry.metric is not None and entry.metric == entry.metric]
     sign = 1 if policy.higher_is_better else -1
     ranked.sort(key=lambda entry: (sign * (entry.metric or 0.0), entry.sequence), reverse=True)
@@ -72,7 +72,7 @@ def best_names(entries: Sequence[HistoryEntry], policy: Policy) -> set[str]:
 
 
 def bases_of(names: set[str], entries: Sequence[HistoryEntry]) -> set[str]:
-    """Return all files that the named ones need, directly or through others."""
+    """Return the names of all files that the files `names` need as bases, directly or through other deltas."""
     base_of = {entry.path.name: entry.base for entry in entries}
     found: set[str] = set()
     todo = list(names)

@@ -1,4 +1,4 @@
-"""Rewrite a checkpoint in place, atomically and durably: weights only, fewer bits, or without a base.
+"""Rewrite a checkpoint in place, atomically and durably: with weights only, with fewer bits, or without a base.
 
 Members that do not change are copied without decoding.
 """
@@ -30,7 +30,10 @@ def rewrite_weights_only(
     base: str | os.PathLike[str] | None = None,
     level: int | None = None,
 ) -> Written:
-    """Keep only the top-level entries `weights` and plain values; round to dtype `lossy`, or store a delta to `base`."""
+    """Reduce a checkpoint to its top-level entries `weights` and its plain values.
+
+    With `lossy`, round the weights to this dtype; with `base`, store them as a delta to that file.
+    """
     with CheckpointFile(path) as source:
         kept = [(key, node) for key, node in children(source.tree) if key in weights or not leaf_numbers(node)]
         tree = with_children(source.tree, kept)
@@ -64,7 +67,7 @@ def _leaf(source: CheckpointFile, number: int, lossy: str | None) -> Leaf:
 
 
 def _renumber(node: Node, new: dict[int, int]) -> Any:
-    """Return a tree with new leaf numbers."""
+    """Return a tree in which each leaf number is replaced by its value in `new`."""
     if isinstance(node, list):
         return [_renumber(item, new) for item in node]
     if not isinstance(node, dict):

@@ -2,7 +2,7 @@
 
 The file appears at its path with a complete header, replacing an existing one (open readers keep the old content). A record
 is written completely or, after a disk error, removed, so the file is valid after every call. The first record that would
-exceed `max_bytes` is not written; after it, only ends of running episodes are, for which space is reserved.
+exceed `max_bytes` is not written; after that, only the ends of running episodes are, for which space is reserved.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from fledge.storage.recordings import layout
 from fledge.storage.recordings.layout import ARRAY, BEGIN, CLOSE, END, FRAMES, HEADER, Field, record, to_json
 from fledge.storage.recordings.values import pack_array, to_node
 
-ROOM = 640  # bytes reserved for each END, and for CLOSE
+ROOM = 640  # bytes reserved for each END record, and for the CLOSE record
 
 
 class AppendedFile:
-    """A growing recording. Episodes have the caller's numbers; those that did not fit are ignored."""
+    """A recording that grows. Methods take the caller's episode numbers, and ignore episodes that did not fit."""
 
     def __init__(self, path: Path, header: dict[str, Any], fields: Sequence[Field], max_bytes: int) -> None:
         self.path, self.fields, self.max_bytes = path, fields, max_bytes
         self.size = self.frames = self.raw_bytes = self.episodes = 0
         self.full = False
-        self._open: dict[int, int] = {}  # number in the file, by the caller's
+        self._open: dict[int, int] = {}  # episode number in the file, by the caller's number
         self._arrays: dict[bytes, int] = {}
         beginning = layout.LINE + record(HEADER, to_json(header))
         if len(beginning) + 2 * ROOM > max_bytes:
-            raise ConfigError(f"max_bytes is {max_bytes}, but the header alone takes {len(beginning) + 2 * ROOM}.")
+            needed = len(beginning) + 2 * ROOM
+            raise ConfigError(f"max_bytes is {max_bytes}, but the header alone takes {needed} bytes: raise max_bytes.")
         temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,8 +52,8 @@ class AppendedFile:
             raise StorageError(f"{path} cannot be written ({error.strerror or error}): choose another path.") from error
 
     def begin(self, episode: int, scene: Any, facts: Any) -> None:
-        """Write the beginning of an episode, and the arrays of its scene that are not in the file yet."""
-        arrays: list[tuple[bytes, bytes]] = []  # key and record of those that are new
+        """Write the beginning of an episode, and the arrays of its scene that are not in the file yet, if they fit."""
+        arrays: list[tuple[bytes, bytes]] = []  # key and record of each new array
 
         def store(array: np.ndarray) -> int:
             key = xxhash.xxh3_128_digest(f"{array.dtype.str}{array.shape}".encode() + array.tobytes())
@@ -71,7 +72,7 @@ class AppendedFile:
                 del self._arrays[key]
 
     def add(self, episode: int, first: int, frames: Mapping[str, np.ndarray]) -> bool:
-        """Write frames [T, ...] of an episode; return True if they are in the file."""
+        """Write frames [T, ...] of an episode; return False if the file is full, or lacks the episode."""
         if episode not in self._open:
             return False
         count = len(next(iter(frames.values())))
@@ -84,7 +85,7 @@ class AppendedFile:
         return True
 
     def end(self, episode: int, fields: dict[str, Any]) -> None:
-        """Write the end of an episode."""
+        """Write the end of an episode, described by `fields`."""
         if episode in self._open:
             self._write(record(END, to_json(fields), self._open.pop(episode)))
 
@@ -94,7 +95,7 @@ class AppendedFile:
         os.fsync(self._fd)
 
     def release(self) -> None:
-        """Close the file as it is."""
+        """Close the file without writing anything more."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -18,14 +18,14 @@ MAX_READ = 2**30  # bytes decompressed by one call
 
 
 class Block(NamedTuple):
-    """A record's head, and the offset of its payload."""
+    """A record's head, and the offset of its payload in the file."""
 
     head: Head
     place: int
 
 
 class Blocks:
-    """The FRAMES records of an episode, compactly: a live recording has very many small ones."""
+    """The FRAMES records of an episode, held as plain numbers: a live recording has very many small records."""
 
     def __init__(self, episode: int) -> None:
         self.frames = 0
@@ -61,12 +61,12 @@ class Episode:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Further information given when it began."""
+        """Further information about the episode, given when it began."""
         return self._recording._described(self._begin, "facts")
 
     @property
     def recorded(self) -> int:
-        """Number of frames in the file."""
+        """Number of the episode's frames in the file, without dropped ones."""
         return self._blocks.frames
 
     @property
@@ -85,17 +85,17 @@ class Episode:
         return np.concatenate([np.zeros(0, np.int64), *(np.arange(first, last) for first, last in cuts)])
 
     def times(self, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """Return the times of the recorded frames in a range, [T], in seconds since the beginning."""
+        """Return the times of the recorded frames in a range, [T], in seconds since the beginning of the episode."""
         return self.index(start, stop) * self._recording.seconds_per_frame
 
     def frames(
         self, names: Sequence[str] | None = None, start: int = 0, stop: int | None = None
     ) -> dict[str, np.ndarray]:
-        """Return recorded frames [T, ...] by name.
+        """Return the recorded frames in a range, as one array [T, ...] for each field.
 
         Args:
-            names: Entries to read; all by default.
-            start, stop: Range of frame numbers.
+            names: Fields to read; all by default.
+            start, stop: Range of frame numbers, without `stop`; by default all.
         """
         fields = self._recording._select(names)
         cuts = list(self._cut(start, stop))
@@ -109,7 +109,7 @@ class Episode:
         return {name: np.concatenate([empty[name], *values]) for name, values in parts.items()}
 
     def _cut(self, start: int, stop: int | None) -> Iterator[tuple[Block, int, int]]:
-        """Yield the blocks of a range, with the first and last frame of each that lie in it."""
+        """Yield each block with frames in the range, the first of these frames, and the frame after the last."""
         stop = MAX_FRAME if stop is None else stop
         for block in self._blocks:
             first, last = max(start, block.head.first), min(stop, block.head.first + block.head.frames)
@@ -119,4 +119,4 @@ class Episode:
 
 def check_size(size: int) -> None:
     if size > MAX_READ:
-        raise InputError(f"these frames take {size} bytes, but one call reads at most {MAX_READ}: read a part.")
+        raise InputError(f"these frames take {size} bytes, but one call reads at most {MAX_READ}: read fewer.")

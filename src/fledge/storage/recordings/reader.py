@@ -5,9 +5,9 @@
     episode.frames(["pos"], start=100, stop=200)         read only the blocks in this range, decompress only this field
     recording.refresh()                                  read what has been written since
 
-Opening reads the heads of all records, not the frames. A truncated file plays up to its end. One that is damaged in the middle
-plays up to there, and `damage` says so; reading damaged frames raises a FormatError. Reading takes at most `MAX_READ` bytes,
-and 256 times the size of the file. Threads may share a recording.
+Opening reads the heads of all records, not the frames. A truncated file plays up to its end. A file that is damaged in
+the middle plays up to the damage, which `damage` describes; reading damaged frames raises a FormatError. One call takes at
+most `MAX_READ` bytes, and at most 256 times the size of the file. Threads may share a recording.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Recording(Closing):
 
     Raises:
         StorageError: There is no such file.
-        FormatError: It is not a recording, or one of a newer version.
+        FormatError: The file is not a recording, or has a version that this Fledge cannot read.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -69,25 +69,25 @@ class Recording(Closing):
     def __getitem__(self, number: int) -> Episode:
         """Return an episode by number; negative numbers count from the end."""
         if not -len(self) <= number < len(self):
-            raise InputError(f"{self.path} has no episode {number}; it has {len(self)}, counted from 0.")
+            raise InputError(f"{self.path} has no episode {number}; it has {len(self)} episodes, counted from 0.")
         return self._episodes[number]
 
     def __iter__(self) -> Iterator[Episode]:
         return iter(list(self._episodes))
 
     def outcomes(self) -> dict[str, int]:
-        """Count the episodes by outcome; those without an end are "running"."""
+        """Return the number of episodes by outcome; episodes without an end count as "running"."""
         return dict(Counter(episode.outcome or "running" for episode in self._episodes))
 
     def track(self, number: int) -> dict[str, Any]:
-        """Return the arguments of `Trajectory` for an episode; facts include its return and frame numbers."""
+        """Return the arguments of `Trajectory` for an episode; `facts` also holds its return and its frame numbers."""
         episode = self[number]
         facts = {"return": episode.total_return, "seconds_per_frame": self.seconds_per_frame, "index": episode.index()}
         about = {"scene": episode.scene, "outcome": episode.outcome or "running", "facts": episode.facts | facts}
         return {"frames": episode.frames(), **about}
 
     def refresh(self) -> bool:
-        """Read records written since the last call; return True if there are any."""
+        """Read the records written since the last call; return True if there were any."""
         with self._lock:
             before, self.damage = self._place, None
             try:
@@ -95,14 +95,14 @@ class Recording(Closing):
                     self._take(*found)
                     self._place = found[1] + found[0].length
             except FormatError as error:
-                self.damage = f"after {self._place} bytes {error}: what follows cannot be read."
+                self.damage = f"after {self._place} bytes, {error}: what follows cannot be read."
             return self._place > before
 
     def close(self) -> None:
         self._stream.close()
 
     def forget(self) -> None:
-        """Drop all episodes; they and the recording refer to each other, so only this frees their memory at once."""
+        """Drop all episodes, to free their memory at once: without this, reference cycles would keep it for a while."""
         with self._lock:
             self._episodes, self._arrays, self._kept = [], [], {}
             self._place, self.closed, self.damage = self._begin, False, None
@@ -125,7 +125,7 @@ class Recording(Closing):
             header = layout.from_json(self._payload(*found))
             task, seconds, facts = header.get("task"), header.get("seconds_per_frame"), header.get("facts")
             if not isinstance(task, str) or not isinstance(facts, dict):
-                raise FormatError("its header does not name the task")
+                raise FormatError("its header lacks the task or the facts")
             if not isinstance(seconds, float) or not 0 < seconds < 1e9:
                 raise FormatError("its header does not give the seconds per frame")
             self.task, self.seconds_per_frame, self.facts = task, seconds, self._decode(facts)
@@ -144,7 +144,7 @@ class Recording(Closing):
         return Block(head, place) if place + head.length <= os.fstat(self._stream.fileno()).st_size else None
 
     def _take(self, head: Head, place: int) -> None:
-        """Add a record to the index."""
+        """Add a record to the index of arrays and episodes."""
         number = head.episode
         if head.kind == ARRAY and number == len(self._arrays):
             self._arrays.append(Block(head, place))
@@ -166,16 +166,17 @@ class Recording(Closing):
         if head.kind == FRAMES:
             most = min(layout.MAX_BLOCK_BYTES, MAX_EXPANSION * head.length)
             if head.first < episode.length or not 0 < head.frames * self._frame_bytes <= most:
-                raise FormatError(f"{head.frames} frames in {head.length} bytes cannot follow frame {episode.length}")
+                block = f"{head.frames} frames from {head.first} on in {head.length} bytes"
+                raise FormatError(f"a record of frames is invalid ({block}, after {episode.length} frames)")
             episode._blocks.append(head, place)
             episode.length = head.first + head.frames
             return
         end = layout.from_json(self._payload(head, place))
         outcome, frames, total = end.get("outcome"), end.get("frames"), from_node(end.get("return"), self._array)
         if not isinstance(outcome, str) or len(outcome) > layout.MAX_OUTCOME or not isinstance(total, float):
-            raise FormatError("an episode's end has no valid outcome and return")
+            raise FormatError("an episode's end lacks a valid outcome or return")
         if not isinstance(frames, int) or not episode.length <= frames <= layout.MAX_FRAME:
-            raise FormatError("an episode's end has no valid number of frames")
+            raise FormatError("an episode's end lacks a valid number of frames")
         episode.outcome, episode.total_return, episode.length = outcome, total, int(frames)
 
     def _read(self, place: int, count: int) -> bytes:
@@ -203,7 +204,7 @@ class Recording(Closing):
 
     @contextlib.contextmanager
     def _reading(self, part: str, block: Block) -> Iterator[None]:
-        """Name the part of an episode in errors."""
+        """Add the file and the part of the episode to the text of every FormatError that the block raises."""
         try:
             yield
         except FormatError as error:
@@ -211,7 +212,7 @@ class Recording(Closing):
             raise FormatError(f"{self.path}: {what} cannot be read ({error}).") from error
 
     def _unpack(self, block: Block, fields: dict[str, Field]) -> dict[str, np.ndarray]:
-        """Return the frames [count, ...] of a block."""
+        """Return the given fields of a block's frames, as arrays [count, ...]."""
         first, count = block.head.first, block.head.frames
         with self._reading(f"frames {first} to {first + count - 1}", block):
             members = dict(zip(self.fields, layout.split(self._payload(*block), len(self.fields)), strict=True))
@@ -219,12 +220,12 @@ class Recording(Closing):
             return {name: np.moveaxis(value, -1, 0) for name, value in unpacked.items()}  # stored with time innermost
 
     def _described(self, begin: Block, part: str) -> dict[str, Any]:
-        """Return the scene or the facts of an episode."""
+        """Return the part "scene" or "facts" of an episode."""
         with self._reading(f"the {part}", begin):
             return self._decode(layout.from_json(self._payload(*begin))[part])
 
     def _decode(self, node: Any) -> dict[str, Any]:
-        """Return the value of a node; decompress each of its arrays once, up to `MAX_READ` bytes in total."""
+        """Decode the JSON of a scene or of facts; decompress each array once, up to `MAX_READ` bytes in total."""
         found: dict[int, np.ndarray] = {}
         left = MAX_READ
 
@@ -244,7 +245,7 @@ class Recording(Closing):
         if number in self._kept:
             return self._kept[number]
         if not 0 <= number < len(self._arrays):
-            raise FormatError(f"it refers to array {number}, but there are {len(self._arrays)}")
+            raise FormatError(f"it refers to array {number}, but the file has {len(self._arrays)} arrays")
         array = unpack_array(self._payload(*self._arrays[number]))
         array.setflags(write=False)
         with self._lock:
@@ -255,7 +256,7 @@ class Recording(Closing):
 
 
 def is_recording(path: str | os.PathLike[str]) -> bool:
-    """Return True if a file begins like a recording of any version."""
+    """Return True if a file begins like a recording, of whatever version."""
     try:
         with open(path, "rb") as stream:
             return stream.read(len(layout.NAME)) == layout.NAME

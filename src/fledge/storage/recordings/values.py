@@ -1,6 +1,6 @@
 """Convert scenes and facts (plain values and arrays) to JSON and back.
 
-`null`, booleans, integers, finite floats, strings, lists and dicts with string keys are themselves; a tuple becomes a list.
+`null`, booleans, integers, finite floats, strings, lists and dicts with string keys stay as they are; a tuple becomes a list.
 The rest is an object with one key: `{"$float": "nan"}` (or `inf`, `-inf`), `{"$array": 3}` for array number 3 of the file, and
 `{"$array": [dtype, shape, base64]}` for a small inline array.
 """
@@ -24,10 +24,10 @@ _NAMED = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 def freeze(value: Any, what: str, depth: int = 0) -> Any:
-    """Return a copy of a value for a recording: arrays stay arrays, everything else is JSON-able.
+    """Return a copy of a value for a recording: arrays stay arrays, everything else becomes plain JSON values.
 
     Raises:
-        InputError: The value holds something else.
+        InputError: The value holds something that a recording cannot store.
     """
     if isinstance(value, np.ndarray | np.generic) and np.ndim(value):
         return np.array(value, check_dtype(value.dtype, what), order="C")
@@ -44,7 +44,8 @@ def freeze(value: Any, what: str, depth: int = 0) -> Any:
     named = isinstance(value, dict) and all(isinstance(k, str) and not k.startswith("$") for k in value)
     if not named or depth >= MAX_DEPTH:
         allowed = "numbers, strings, arrays, lists and dicts with string keys that do not begin with $"
-        raise InputError(f"{what} holds a {type(value).__name__}; allowed are {allowed}.")
+        depths = f"nested at most {MAX_DEPTH} levels deep"
+        raise InputError(f"{what} holds a {type(value).__name__}; allowed are {allowed}, {depths}.")
     return {key: freeze(item, f"{what}[{key!r}]", depth + 1) for key, item in value.items()}
 
 
@@ -60,7 +61,7 @@ def to_node(value: Any, store: Callable[[np.ndarray], int]) -> Any:
 
 
 def from_node(node: Any, load: Callable[[int], np.ndarray], depth: int = 0) -> Any:
-    """Return the value of an untrusted node; `load` returns the array of a number."""
+    """Decode the JSON node of an untrusted file into a value; `load(n)` returns array number n of the file."""
     if depth > MAX_DEPTH + 1:
         raise FormatError("a scene is nested too deeply")
     if isinstance(node, list):

@@ -1,6 +1,6 @@
 """RecordingWriter: record episodes to a file, off the caller's thread.
 
-    writer = RecordingWriter("fights.frec", "duel", frame, seconds_per_frame=1.0)    frame: an example of all frames
+    writer = RecordingWriter("fights.frec", "duel", frame, seconds_per_frame=1.0)    frame: an example
     episode = writer.begin(scene)
     writer.add(episode, frame)                           once per frame; or add_many(episode, frames [T, ...])
     writer.end(episode, outcome="win", total_return=1.0)
@@ -9,8 +9,8 @@
 Arguments are copied, so buffers may be reused at once. A background thread compresses and writes. When its queue is full,
 whole blocks of frames are dropped and counted (or, with `when_full="wait"`, the caller waits); frames keep their numbers, so
 that a gap is visible. When the file is full, running episodes are cut, and `begin` returns None for new ones, which `add` and
-`end` accept. A disk error stops the recording, not the caller: it is logged once, in `stats()["error"]`, and raised by
-`close`. A forked child records nothing. Calls must come from one thread at a time.
+`end` ignore. A disk error stops the recording, not the caller: it is logged once, kept in `stats()["error"]`, and raised
+by `close`. A forked child records nothing. Calls must come from one thread at a time.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ BLOCK_FRAMES = 256
 
 @dataclass
 class _Open:
-    """A running episode: the block being filled, and its frames so far."""
+    """A running episode: the block of frames being filled, and the number of frames so far."""
 
     block: dict[str, np.ndarray] = field(default_factory=dict)
-    filled: int = 0
+    filled: int = 0  # frames in the block
     frames: int = 0  # recorded and dropped
 
 
@@ -50,17 +50,17 @@ class RecordingWriter(Closing):
     """Records episodes of one task into a new file.
 
     Args:
-        path: The file; an existing one is replaced.
+        path: The file to write; an existing file is replaced.
         task: The task's reference (`Task.reference`).
-        frame: An example of all frames: an array (or number) for each name.
-        seconds_per_frame: Simulated time from one frame to the next.
+        frame: An example frame: an array or a number for each name; all frames must have the same dtypes and shapes.
+        seconds_per_frame: Simulated time from one frame to the next, s.
         facts: Further information such as policy, seed and settings; plain values.
-        max_bytes: Maximum size of the file.
+        max_bytes: Maximum size of the file, in bytes.
         max_episodes: Maximum number of episodes.
         max_frames: Maximum number of frames per episode.
         block_frames: Frames compressed together; smaller blocks reach a live reader sooner, but take more space.
-        queue_bytes: Maximum memory that waits for the disk.
-        when_full: Whether to drop frames or wait when the queue is full.
+        queue_bytes: Maximum bytes of frames that may wait to be written.
+        when_full: If the queue is full, "drop" drops frames, and "wait" makes the caller wait.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class RecordingWriter(Closing):
             if value < 1:
                 raise ConfigError(f"{name} is {value}, but must be at least 1.")
         if not 0 < seconds_per_frame < float("inf"):
-            raise ConfigError(f"seconds_per_frame is {seconds_per_frame}, but must be above 0.")
+            raise ConfigError(f"seconds_per_frame is {seconds_per_frame}, but must be finite and above 0.")
         self.fields = {f.name: f for f in describe_fields({k: np.asarray(v) for k, v in frame.items()})}
         self.frame_bytes = sum(f.nbytes for f in self.fields.values())
         header = {
@@ -114,10 +114,10 @@ class RecordingWriter(Closing):
         """Begin an episode; return its number, or None if it is not recorded.
 
         Args:
-            scene: What does not move: plain values and arrays.
+            scene: Parts of the scene that do not move, as plain values and arrays.
             facts: Further information about this episode, such as its number, seed and env; plain values.
         """
-        if self._away():
+        if self._inactive():
             return None
         if self._begun >= self.max_episodes or self._file.full:
             limit = f"{self.max_episodes} episodes" if not self._file.full else f"{self._file.max_bytes:,} bytes"
@@ -140,7 +140,7 @@ class RecordingWriter(Closing):
 
     def add_many(self, episode: int | None, frames: Mapping[str, np.ndarray]) -> None:
         """Record frames [T, ...] of an episode, in order."""
-        if episode is None or self._away():
+        if episode is None or self._inactive():
             return
         state, count = self._state(episode), self._check(frames)
         start = 0
@@ -161,8 +161,8 @@ class RecordingWriter(Closing):
                 self._hand_over(episode, state)
 
     def end(self, episode: int | None, outcome: str, total_return: float = 0.0) -> None:
-        """End an episode."""
-        if episode is None or self._away():
+        """End an episode with its outcome (such as "win") and its return."""
+        if episode is None or self._inactive():
             return
         state = self._state(episode)
         if len(outcome) > MAX_OUTCOME:
@@ -170,7 +170,7 @@ class RecordingWriter(Closing):
         described = {"outcome": outcome, "return": freeze(float(total_return), "return"), "frames": state.frames}
         self._hand_over(episode, state)
         del self._open[episode]
-        self._submit(lambda: self._file.end(episode, described), None)
+        self._submit(lambda: self._file.end(episode, described), None)  # small and rare: always fits
 
     def flush(self) -> None:
         """Queue all frames so far for writing, without waiting, so that a live reader sees them."""
@@ -178,15 +178,15 @@ class RecordingWriter(Closing):
             self._hand_over(episode, state)
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Write all frames so far; return False after `timeout` seconds."""
-        if self._away():
+        """Wait until all frames so far are written; return False if that takes longer than `timeout` seconds."""
+        if self._inactive():
             return True
         self.flush()
         with self._changed:
             return self._changed.wait_for(lambda: not self._jobs and not self._busy, timeout)
 
     def stats(self) -> dict[str, Any]:
-        """Return what was recorded, its size, and what was left out."""
+        """Return the numbers of recorded and dropped episodes and frames, sizes in bytes, and the error, if any."""
         return {
             **{name: getattr(self._file, name) for name in ("episodes", "frames", "raw_bytes")},
             "file_bytes": self._file.size,
@@ -198,12 +198,12 @@ class RecordingWriter(Closing):
         }
 
     def report(self) -> None:
-        """Log an error, for a process that ends without `close`."""
+        """Log the error that stopped the recording, if any; called if the process ends without `close`."""
         if self._error is not None:
             logger.warning("%s is incomplete: %s", self.path, self._error)
 
     def close(self) -> None:
-        """Write the remaining frames and stop. Running episodes stay without an end.
+        """Write the remaining frames and close the file; episodes that still run have no end in it.
 
         Raises:
             StorageError: A write failed; everything before it is in the file.
@@ -221,11 +221,11 @@ class RecordingWriter(Closing):
             self._attempt(lambda: self._file.close({k: v for k, v in self.stats().items() if k in counted}))
         self._file.release()
         if self._error is not None:
-            text = f"a write to {self.path} failed ({self._error}); it plays up to there: free some space."
+            text = f"a write to {self.path} failed ({self._error}); it plays up to there: check the disk and its free space."
             raise StorageError(text) from self._error
 
-    def _away(self) -> bool:
-        """Return True if nothing is recorded: in a forked child, after an error, or after close."""
+    def _inactive(self) -> bool:
+        """Return True if calls are ignored: in a forked child, after an error, or after close."""
         return os.getpid() != self._pid or self._error is not None or self._closing
 
     def _state(self, episode: int) -> _Open:
@@ -234,21 +234,21 @@ class RecordingWriter(Closing):
         return self._open[episode]
 
     def _check(self, frames: Mapping[str, np.ndarray]) -> int:
-        """Return the number of frames; raise InputError unless they have the fields of the recording."""
+        """Return the number of frames; raise InputError unless their names, dtypes and shapes fit the recording."""
         if frames.keys() != self.fields.keys():
-            raise InputError(f"the frame has {sorted(frames)}, but this recording holds {sorted(self.fields)}.")
+            raise InputError(f"the frame has the entries {sorted(frames)}, but must have {sorted(self.fields)}.")
         counts = {len(value) for value in frames.values()}
         for name, value in frames.items():
             known = self.fields[name]
             if value.shape[1:] != known.shape or value.dtype.newbyteorder("=") != known.dtype.newbyteorder("="):
                 got = f"{value.dtype} {value.shape[1:]}"
-                raise InputError(f"frame entry {name} is {got}, but this recording has {known.dtype} {known.shape}.")
+                raise InputError(f"frame entry {name} is {got}, but must be {known.dtype} {known.shape}.")
         if len(counts) > 1:
             raise InputError(f"frame entries have {sorted(counts)} rows, but all must have the same number.")
         return counts.pop()
 
     def _hand_over(self, episode: int, state: _Open) -> None:
-        """Queue a block for writing; drop it if the queue is full."""
+        """Queue the filled part of an episode's block for writing; drop it if the queue is full."""
         count, first = state.filled, min(state.frames, self.max_frames) - state.filled
         if not count:
             return
@@ -268,7 +268,7 @@ class RecordingWriter(Closing):
             self._lost_blocks += 1
 
     def _submit(self, job: Callable[[], Any], size: int | None) -> bool:
-        """Queue a job of `size` bytes; return False if there is no room. None always fits: ends are small and few."""
+        """Queue a job of `size` bytes; return False if the queue is full. Jobs of size None always fit."""
         with self._changed:
             if size is not None and self._waiting and self._waiting + size > self.queue_bytes:
                 if self.when_full == "drop":

@@ -38,7 +38,7 @@ EXIT_PRIORITY = 100  # early: saving may need what later finalizers destroy
 
 
 def register(item: Drainable, signals: bool = True) -> None:
-    """Drain `item` before the process ends."""
+    """Drain `item` when the process exits and, with `signals`, on SIGINT and SIGTERM."""
     global _owner, _draining
     if _owner != os.getpid():  # first call, or a forked child: the parent's items belong to the parent's threads
         _alive.clear()
@@ -52,7 +52,7 @@ def register(item: Drainable, signals: bool = True) -> None:
 
 
 def unregister(item: Drainable) -> None:
-    """Forget `item`; after the last one, restore the previous signal handlers."""
+    """Remove a registered item; if none is left, restore the previous signal handlers."""
     if item in _alive:
         _alive.remove(item)
     if not _alive and _previous and threading.current_thread() is threading.main_thread():

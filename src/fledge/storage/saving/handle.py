@@ -9,12 +9,14 @@ from fledge.core.errors import StorageError
 
 
 class CheckpointHandle:
-    """A save in progress: first staged, then durable; or failed, dropped or skipped. Used as a path, it waits.
+    """The progress of one save: staged (the state is copied), then durable; or failed, dropped or skipped.
+
+    A handle can be used as a path: it then waits until the file is durable.
 
     Attributes:
-        path: The file it becomes.
+        path: The file that is written.
         status: "staging", "queued", "writing", "durable", "failed", "dropped" or "skipped".
-        error: Why it did not become durable, or None.
+        error: Why the file did not become durable, or None.
     """
 
     def __init__(self, path: Path) -> None:
@@ -47,29 +49,32 @@ class CheckpointHandle:
         """Wait until the file is durable, and return its path.
 
         Raises:
-            StorageError: It was dropped, skipped, or not done within `timeout` seconds.
+            StorageError: The save was dropped, skipped, or not done within `timeout` seconds.
             FledgeError, Exception: The error that made the save fail.
         """
         if not self._done.wait(timeout):
-            raise StorageError(f"{self.path} is still {self.status} after {timeout} s: wait longer.")
+            raise StorageError(f"{self.path} is still {self.status} after {timeout} s: pass a longer timeout.")
         if self.error is not None:
             raise self.error
         return self.path
 
     def set_staged(self) -> None:
-        """Mark as staged; called by the saver."""
+        """Mark the save as staged; called by the saver."""
         if self.status == "staging":
             self.status = "queued"
         self._staged.set()
 
     def finish(self, status: str, error: BaseException | None = None) -> None:
-        """Mark as done; called by the saver."""
+        """Mark the save as done, with its final status; called by the saver."""
         self.status, self.error = status, error
         self._staged.set()
         self._done.set()
 
     def leave_to(self, owner: str) -> None:
-        """Mark as failed in a forked child: the save continues in the parent, and inherited locks may never be released."""
+        """Mark the save as failed in a forked child; it continues in the parent, which `owner` describes.
+
+        The child gets new events, because inherited locks may never be released.
+        """
         self._staged, self._done = threading.Event(), threading.Event()
         self.finish("failed", StorageError(f"{self.path} is being saved by {owner}: wait for it there."))
 

@@ -31,8 +31,9 @@ from fledge.storage.saving.handle import CheckpointHandle
 from fledge.storage.saving.staging import Stager
 from fledge.storage.saving.staging_buffer import StagingBuffer
 
-# Above the first share of one core the writer changes to faster codecs, below the second to denser ones, which take about 2.5
-# times as long. The latter needs several saves in a row: one long gap may be an evaluation.
+# If writing takes more than BUSY_SHARE of one core, the writer changes to faster codecs; if it takes less than IDLE_SHARE in
+# IDLE_SAVES saves in a row, to codecs that compress better, but take about 2.5 times as long. A single long pause does not
+# count: it may be an evaluation.
 BUSY_SHARE, IDLE_SHARE, IDLE_SAVES = 0.02, 0.004, 3
 MAX_SPEED_BIAS = len(LADDER) - 1
 READY_SHARE = 0.25  # share of the free memory that may be prepared before the first save
@@ -119,7 +120,7 @@ class Pipeline:
                 self.changed.notify_all()
 
     def _make_ready(self) -> None:
-        """Provide the memory that `prepare` named; a later call names more, and continues where this one ended."""
+        """Prepare the memory that `prepare` asked for; if it asks for more later, continue where this call ended."""
         with self.changed:
             nbytes, self._to_prepare = self._to_prepare, 0
             if not nbytes or not self.before_first_save:
@@ -141,7 +142,7 @@ class Pipeline:
             self.changed.notify_all()
 
     def submit(self, job: Job) -> None:
-        """Queue a job."""
+        """Queue a job for staging and writing."""
         with self.changed:
             if self.dead is not None:
                 raise StorageError(f"the saver's thread ended ({self.dead}): create a new AsyncCheckpointSaver.")
@@ -154,7 +155,7 @@ class Pipeline:
             self.changed.notify_all()
 
     def drop_oldest(self, why: str) -> Job:
-        """Remove the oldest waiting job from the queue."""
+        """Remove the oldest waiting job from the queue, mark it as dropped for the reason `why`, and return it."""
         with self.changed:
             job = self.jobs.popleft()
             self.counts["dropped"] += 1
@@ -164,7 +165,7 @@ class Pipeline:
             return job
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Wait until everything is written; False after `timeout` seconds."""
+        """Wait until all jobs are written; return False if that takes longer than `timeout` seconds."""
         with self.changed:
             return self.changed.wait_for(lambda: not (self.jobs or self._writing or self.staging), timeout)
 
@@ -190,7 +191,7 @@ class Pipeline:
             self._die(error)
 
     def _step(self, take: Callable[[], Job | None], work: Callable[[Job], None]) -> bool:
-        """Wait for a job and do it, or prepare a buffer; return False if there will be no more."""
+        """Wait for a job and do it, or prepare a buffer; return False if the pipeline is closed and has no jobs left."""
         with self.changed:
             while (job := take()) is None and not (self._to_prepare and take == self._next_to_stage):
                 if self._closed and not self.jobs and not self._to_stage:
@@ -243,8 +244,8 @@ class Pipeline:
             self.stager.copy(job.later, job.buffer, job.events)
             if any(tensor._version != version for tensor, version in job.watched):
                 raise StorageError(
-                    f"{job.handle.path} was not saved: a tensor of an optimiser was changed while it was copied, not by the "
-                    "optimiser's step. Call fence() before such a change."
+                    f"{job.handle.path} was not saved: while a tensor of an optimiser was copied, other code than the "
+                    "optimiser's step changed it. Call fence() before such a change."
                 )
         except BaseException as raised:
             error = raised
@@ -287,7 +288,7 @@ class Pipeline:
                 self._on_durable(job, written, time.perf_counter() - job.started)
 
     def _pace(self, job: Job, cpu_seconds: float) -> None:
-        """Choose faster codecs if saving takes a large share of the time between saves, denser ones if a small one."""
+        """Choose faster codecs if saving takes a large share of the time, or codecs that compress better if a small share."""
         if self._last_start is not None:
             share = cpu_seconds / max(job.started - self._last_start, 1e-6)
             self._idle_saves = self._idle_saves + 1 if share < IDLE_SHARE else 0

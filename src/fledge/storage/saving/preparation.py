@@ -23,9 +23,9 @@ class Preparation:
     """Watches models and optimisers until the first save, and has the pipeline prepare memory.
 
     Args:
-        pipeline: The saver's.
-        watch: Count the parameters of models that are built from now on, unless there is a GPU: models are built on the CPU
-            and then moved there.
+        pipeline: The pipeline of the saver.
+        watch: Count the parameters of models that are built from now on. This is not done if there is a GPU, because models
+            are built on the CPU and then moved to it.
     """
 
     def __init__(self, pipeline: Pipeline, watch: bool) -> None:
@@ -43,9 +43,9 @@ class Preparation:
         self._pipeline.prepare(expected_bytes(sum(padded(p.nbytes) for p in cpu)))
 
     def _on_parameter(self, module: torch.nn.Module, name: str, parameter: torch.Tensor) -> None:
-        """Count a parameter. Models that have been freed do not count.
+        """Count a module's new parameter, and prepare memory for all models that still exist.
 
-        The sum is taken only when it may have grown by an eighth. An error here must not stop the user's program.
+        The sum over models is computed only when it may have grown by an eighth. Errors must not stop the user's program.
         """
         if not self._pipeline.before_first_save:
             return
@@ -58,12 +58,12 @@ class Preparation:
                     self._pipeline.prepare(expected_bytes(self._counted))
 
     def stop(self) -> None:
-        """Stop watching."""
+        """Stop counting the parameters of new models."""
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
 
 
 def expected_bytes(parameters: int) -> int:
-    """Return the likely size of a checkpoint with this many bytes of parameters: Adam's moments, and a little more."""
+    """Return the likely size of a checkpoint with this many bytes of parameters, with Adam's moments and a little more."""
     return 3 * parameters + parameters // 8 + 2**16 if parameters else 0

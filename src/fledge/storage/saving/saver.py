@@ -4,8 +4,9 @@
 *durable* (the file survives a power cut).
     - With an attached optimiser, its parameters and state are staged in the background, and its next `step()` waits for
       that. Everything else is copied before the call returns. Call `fence()` before changing parameters in another way.
-    - Without one, everything is staged before the call returns, except the CPU state of optimisers that were seen
-      stepping (Adam's moments): every step waits for it. If something else changes it meanwhile, the save fails.
+    - Without an attached optimiser, everything is staged before the call returns, except the CPU state (such as Adam's
+      moments) of optimisers whose `step()` was seen: it is staged in the background, and the next step waits for that. If
+      other code changes it meanwhile, the save fails.
     - An error in the background is logged at the next call, counted, and raised by its handle; training continues, and
       older checkpoints are untouched.
     - `shutdown`, interpreter exit, SIGINT and SIGTERM finish all queued saves.
@@ -59,16 +60,16 @@ class AsyncCheckpointSaver:
 
     Args:
         max_queue_size: Checkpoints that may wait to be written, besides the one being written.
-        compression_level: 0 (store) to 9 (densest), with codec "lz4" to 16; None chooses by size.
+        compression_level: 0 (no compression) to 9 (smallest file), with codec "lz4" up to 16; None chooses a level.
         verbose: Print a line for each durable checkpoint, and the statistics at the end.
         codec: Format of the files: "native", or "lz4", "pt" and "safetensors" for other tools.
         full_queue: What `save_async` does if the queue is full: "wait", "drop_oldest" or "skip".
         on_error: "warn" logs a background error at the next call; "raise" raises it there.
         handle_signals: Finish queued saves on SIGINT and SIGTERM, before the previous handler runs.
-        dtensor: How to save a sharded DTensor (FSDP2): "full", for which every rank must save, or this rank's "local"
-            part. With None such a tensor is refused.
-        find_optimizers: Detect optimisers by their steps: then their state is copied in the background, and memory for
-            the first save is prepared.
+        dtensor: How to save a sharded DTensor (FSDP2): "full" saves the whole tensor (every rank must save), "local"
+            only this rank's part; None refuses it.
+        find_optimizers: Detect optimisers when they step, to copy their state in the background and to prepare memory for
+            the first save.
     """
 
     def __init__(
@@ -112,14 +113,16 @@ class AsyncCheckpointSaver:
         """Stage parameters and state of these optimisers in the background; their next `step()` waits for that."""
         for optimizer in optimizers:
             if not isinstance(optimizer, torch.optim.Optimizer):
-                raise InputError(f"attach takes optimisers, got a {type(optimizer).__name__}: saver.attach(optimizer).")
+                raise InputError(
+                    f"attach takes torch optimisers, but got a {type(optimizer).__name__}: pass the optimiser."
+                )
             if not any(known is optimizer for known in self._optimizers):
                 self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
                 self._optimizers.append(optimizer)
         self._preparation.expect(self._optimizers)
 
     def _on_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Note every optimiser that steps, and prepare memory for the first save."""
+        """Remember an optimiser that steps, prepare memory for the first save, and wait until staging is done."""
         if optimizer not in self._seen and not self._closed and os.getpid() == self._pid:
             self._seen.add(optimizer)
             self._preparation.expect(self._seen)
@@ -130,7 +133,7 @@ class AsyncCheckpointSaver:
             self.fence()
 
     def fence(self) -> None:
-        """Wait until every submitted state is staged; afterwards it may be changed."""
+        """Wait until every submitted state is staged; afterwards its tensors may be changed."""
         start = time.perf_counter()
         with self._pipeline.changed:  # a forked child has nothing to wait for
             self._pipeline.changed.wait_for(lambda: not self._pipeline.staging)
@@ -150,11 +153,11 @@ class AsyncCheckpointSaver:
 
         Args:
             checkpoint: Nested dicts, lists and tuples of tensors, arrays, numbers, strings, bytes and None.
-            path: Where to save: `x.pt` becomes `x.pt.fledge`, with codec "lz4" `x.pt.lz4`, and stays `x.pt` without
-                compression; `handle.path` is the file.
+            path: Where to save: `x.pt` becomes `x.pt.fledge`, or `x.pt.lz4` with codec "lz4"; without compression it stays
+                `x.pt`. `handle.path` is the path of the file.
             compress: False writes a `torch.save` file under the name given. With codec="native", or a name that ends in
                 `.fledge`, the file is native without compression.
-            metadata: Plain values stored beside the state.
+            metadata: Plain values (no tensors or arrays) to store beside the state.
             codec: Format for this file only.
             base: An earlier native checkpoint in the same folder; only the difference to it is stored.
 
@@ -173,7 +176,8 @@ class AsyncCheckpointSaver:
         check_level(format, level)
         metadata = plain_copy(metadata or {})
         if format in ("pt", "lz4") and (metadata or base):
-            raise ConfigError(f"{target.name}, a torch.save file, stores neither metadata nor deltas: save compressed.")
+            advice = "omit them, or use codec='native'"
+            raise ConfigError(f"{target.name} is a torch.save file, which has no place for metadata or base: {advice}.")
 
         def write(node: Node, leaves: Sequence[Leaf], plans: Plans) -> Written:
             if target.parent not in self._cleaned:
@@ -184,7 +188,7 @@ class AsyncCheckpointSaver:
         return self.submit(checkpoint, target, write)
 
     def submit(self, checkpoint: Any, path: str | os.PathLike[str], write: Write) -> CheckpointHandle:
-        """Stage a state like `save_async`, then call `write(tree, leaves, plans)` in the background."""
+        """Stage a state as `save_async` does, then call `write(tree, leaves, plans)` in the background."""
         start = time.perf_counter()
         if self._closed:
             raise StorageError("this AsyncCheckpointSaver was shut down: create a new one.")
@@ -225,7 +229,7 @@ class AsyncCheckpointSaver:
             raise StorageError(f"an earlier checkpoint was not saved: {errors[0]}") from errors[0]
 
     def _make_room(self, handle: CheckpointHandle) -> bool:
-        """Apply `full_queue`; return True if the queue has room for one more."""
+        """If the queue is full, do what `full_queue` says; return False if this save is skipped."""
         pipeline = self._pipeline
         with pipeline.changed:
             if self._waiting() < self.max_queue_size:
@@ -264,8 +268,8 @@ class AsyncCheckpointSaver:
         """Return counts, bytes, ratios, queue size, waiting times (ms), and the age of the last durable file.
 
         `stall_*` is the time `save_async` took, `fence_*` the time an optimiser's step then waited. `ratio` is bytes
-        written / bytes given, `compression_ratio` its inverse: 0.35 and 2.85. `background_cpu_s` is the CPU time of the
-        saver's threads. Ratios, `age_s` and `last_error` are None if there is no value yet.
+        written / bytes given, `compression_ratio` its inverse (such as 0.35 and 2.85). `background_cpu_s` is the CPU time of
+        the saver's threads. Ratios, `age_s` and `last_error` are None if there is no value yet.
         """
         pipeline = self._pipeline
         with pipeline.changed:
@@ -293,7 +297,7 @@ class AsyncCheckpointSaver:
     def shutdown(self, timeout: float | None = None) -> bool:
         """Finish all queued saves and stop; return False if that takes longer than `timeout` seconds.
 
-        Later calls of `save_async` raise. Errors are logged, or raised with on_error="raise".
+        Later calls of `save_async` raise StorageError. Errors are logged, or raised with on_error="raise".
         """
         tell = self.verbose and not self._closed
         self._closed = True

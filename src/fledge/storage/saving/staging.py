@@ -1,4 +1,4 @@
-"""Staging: copy the state's bytes into a buffer of our own, off the training thread where that is safe.
+"""Staging: copy the state's bytes into a staging buffer, off the training thread where that is safe.
 
 `split` separates the leaves that only an optimiser's `step()` changes; these may be copied in the background, as long as the
 next step waits. torch counts in-place changes: a count that differs after the copy means that other code changed the tensor.
@@ -26,8 +26,11 @@ Watched = list[tuple[torch.Tensor, int]]
 def split(
     leaves: Sequence[Leaf], attached: Sequence[torch.optim.Optimizer], seen: Iterable[torch.optim.Optimizer] = ()
 ) -> tuple[list[Leaf], list[Leaf], Watched]:
-    """Return leaves to copy now, leaves that a step waits for, and the latter's tensors with torch's version counts."""
-    places: dict[int, int] = {}  # bytes from an address on that only a step changes
+    """Return the leaves to copy now, the leaves to copy in the background, and the tensors of the latter.
+
+    An optimiser's next step waits for the leaves in the background. Their tensors come with torch's version counts.
+    """
+    places: dict[int, int] = {}  # size of memory that only a step changes, by its address
     for optimizer in seen:
         if not any(optimizer is other for other in attached):
             tensors = _state_tensors(optimizer)
@@ -55,7 +58,7 @@ def split(
 
 
 def _places(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
-    """Return size by address of the first byte, for tensors that have memory."""
+    """Return the sizes of the tensors in bytes, by address of the first byte; tensors without memory are left out."""
     found = {}
     for tensor in tensors:
         try:
@@ -76,7 +79,7 @@ def _state_tensors(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def _in_memory(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Yield tensors with ordinary memory; of a sharded one, this rank's part."""
+    """Yield the tensors that have ordinary memory; of a sharded tensor, yield this rank's part."""
     for tensor in tensors:
         if type(tensor) not in PLAIN_TENSORS:
             tensor = tensor._local_tensor if is_dtensor(tensor) else tensor  # type: ignore[attr-defined]
@@ -92,14 +95,14 @@ class Stager:
         self._stream = functools.cache(torch.cuda.Stream)  # one per device
 
     def prepare(self, leaves: Sequence[Leaf]) -> dict[torch.device, torch.cuda.Event]:
-        """Record events on the caller's CUDA streams, after which the copy may read; empty without CUDA tensors."""
+        """Record and return an event on the caller's stream of each CUDA device; `copy` waits for these events."""
         if not torch.cuda.is_initialized():
             return {}
         devices = {leaf.source.device for leaf in leaves if leaf.kind == "tensor" and leaf.source.is_cuda}
         return {device: torch.cuda.current_stream(device).record_event() for device in devices}
 
     def copy(self, leaves: Sequence[Leaf], buffer: StagingBuffer, events: dict[torch.device, torch.cuda.Event]) -> None:
-        """Copy every leaf's source into the next part of the buffer, as its `data`; return when done."""
+        """Copy every leaf into the next free part of the buffer, and set its `data` to that part; return when done."""
         for leaf in leaves:
             leaf.data = buffer.take(leaf.nbytes)
         devices = {leaf.source.device for leaf in leaves if events and leaf.kind == "tensor" and leaf.source.is_cuda}
@@ -136,4 +139,4 @@ class Stager:
 
 
 def _freed(leaf: Leaf) -> InputError:
-    return entry_error(leaf.path, "was freed or resized before it was copied: call fence() first.")
+    return entry_error(leaf.path, "was freed or resized before it was copied: call fence() before you do that.")

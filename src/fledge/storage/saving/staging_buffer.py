@@ -24,7 +24,7 @@ MADV_POPULATE_WRITE = 23  # Linux 5.14
 
 
 def padded(nbytes: int) -> int:
-    """Return the bytes that a leaf takes in a buffer."""
+    """Return the bytes that a leaf of `nbytes` takes in a buffer, where leaves are aligned."""
     return -(-nbytes // ALIGN) * ALIGN
 
 
@@ -40,7 +40,7 @@ class StagingBuffer:
 
     @property
     def nbytes(self) -> int:
-        """Size of the buffer."""
+        """Size of the buffer, in bytes."""
         return self._buffer.nbytes
 
     def reserve(self, nbytes: int, pinned: bool = False) -> None:
@@ -53,7 +53,7 @@ class StagingBuffer:
             self._resize(nbytes)
 
     def prepare(self, nbytes: int, go_on: Callable[[], bool]) -> None:
-        """Grow to `nbytes` and have the system provide all pages, without holding the GIL; stop if not `go_on()`."""
+        """Grow to `nbytes` and have the system provide all pages, without holding the GIL; stop when `go_on()` is False."""
         if nbytes > self.nbytes:
             self._resize(nbytes)
         while self._prepared < self.nbytes and go_on():
@@ -79,18 +79,18 @@ class StagingBuffer:
         self._buffer = np.frombuffer(self._map, np.uint8)
 
     def take(self, nbytes: int) -> np.ndarray:
-        """Return the next part of the buffer."""
+        """Return the next `nbytes` of the buffer that are not in use."""
         start = self._used
         self._used += padded(nbytes)
         return self._buffer[start : start + nbytes]
 
     def content(self, nbytes: int) -> np.ndarray:
-        """Return the first `nbytes`."""
+        """Return the first `nbytes` of the buffer."""
         return self._buffer[:nbytes]
 
 
 def _write_pages(address: int, nbytes: int) -> None:
-    """Have the system provide the pages of a range whose content does not matter."""
+    """Have the system provide the memory pages of an address range, whose content may be overwritten."""
     if sys.platform == "linux" and not ctypes.CDLL(None).madvise(
         ctypes.c_void_p(address), ctypes.c_size_t(nbytes), MADV_POPULATE_WRITE
     ):

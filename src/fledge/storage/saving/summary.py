@@ -1,4 +1,4 @@
-"""Text output of a saver."""
+"""Format and print the results of a saver as text."""
 
 from __future__ import annotations
 

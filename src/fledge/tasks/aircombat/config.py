@@ -122,12 +122,12 @@ class AircombatConfig:
             )
         if not self.opponent and self.num_envs % 2:
             raise ConfigError(
-                f"env.num_envs is {self.num_envs}, but in self-play two rows make a duel: take an even number, or name an "
+                f"env.num_envs is {self.num_envs}, but in self-play two rows make a duel: set an even number, or set "
                 "env.opponent."
             )
         if self.missile.carried and self.max_episode_s < self.decision_s:
             raise ConfigError(
-                f"env.max_episode_s is {self.max_episode_s:g}, but one decision lasts {self.decision_s:g} s: make it longer."
+                f"env.max_episode_s is {self.max_episode_s:g}, but one decision lasts {self.decision_s:g} s: set it higher."
             )
 
     @property

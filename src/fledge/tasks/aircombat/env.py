@@ -1,7 +1,7 @@
-"""AircombatEnv: duels with both sides controlled by the caller. `OpponentWrapper` puts an opponent on one of them.
+"""AircombatEnv: duels with both sides controlled by the caller. `OpponentWrapper` lets an opponent fly one side.
 
-Rows 2 i and 2 i + 1 are the two sides of duel i. Each observes the fight from its own fighter, so one network flies either
-side. An episode ends for both at once (`group` is 2).
+Rows 2 i and 2 i + 1 are the two sides of duel i. Each side observes the fight from its own fighter, so one network can fly
+either side. An episode ends for both sides at once (`group` is 2).
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ RUDDERS = (1.0, 0.0, -1.0)  # left, none, right, in the discrete form
 
 
 class AircombatEnv(WarpEnv):
-    """Thousands of duels, both sides controlled by the caller.
+    """Many duels in parallel; the caller controls both sides.
 
     Args:
-        cfg: Settings; `num_envs` rows are half as many duels.
-        device, seed, num_threads, env_offset, total_envs: See `WarpEnv`; in rows.
+        cfg: Settings of the env; two of its `num_envs` rows make one duel.
+        device, seed, num_threads, env_offset, total_envs: As `WarpEnv` says; numbers count rows, not duels.
     """
 
     outcomes: Mapping[int, str] = {int(o): o.name.lower() for o in Outcome}
@@ -136,7 +136,7 @@ class AircombatEnv(WarpEnv):
         self._fired_before = self.state["fired"].clone()
 
     def after_advance(self, programs: Programs) -> None:
-        """Compute the rewards of the step, before fights that ended restart."""
+        """Compute the rewards of the step, before the next fights start."""
         tensors = programs.tensors
         after = {name: tensors[("obs", name)] for name in self.observation_spec}
         done = programs.ended()
@@ -181,7 +181,7 @@ class AircombatEnv(WarpEnv):
         result = bind(Result(), {name: tensors[(name,)] for name in ("terminated", "truncated", "outcome")})
         controls = bind(Controls(), self._controls)
 
-        def look(only_ended: int) -> list[Call]:
+        def observe_calls(only_ended: int) -> list[Call]:
             calls = [Call(observe.observe, [only_ended, self.params, self.duels, result, obs], 2)]
             if self.cfg.spacetime:
                 shared = [self.physics, self.table, self.duels, result, obs]
@@ -190,7 +190,11 @@ class AircombatEnv(WarpEnv):
 
         fly = Call(fight.fight, [self.params, self._timing, controls, self.duels, result])
         again = Call(episode.restart, [self.params, self.duels, result, obs, final])
-        sequences = ([fly, *look(0)], [again, *look(1)], look(0))  # advance, restart, observe
+        sequences = (
+            [fly, *observe_calls(0)],
+            [again, *observe_calls(1)],
+            observe_calls(0),
+        )  # advance, restart, observe
         return Programs(tensors, *(self.launcher.record(calls, self.num_duels) for calls in sequences))
 
     # ---- state -------------------------------------------------------------------------------------------------
@@ -213,7 +217,7 @@ class AircombatEnv(WarpEnv):
         if bool(((fired < 0) | (fired > slots)).any()):
             raise InputError(
                 f"The saved state has {int(fired.min())} to {int(fired.max())} missiles fired by a side, but this env's "
-                f"sides carry {slots}."
+                f"sides carry {slots}: set env.missile.carried as in the saved run."
             )
         for name, tensor in self.state.items():
             tensor.copy_(saved[name])
@@ -270,7 +274,7 @@ def bind(struct: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
 
 
 def duel_of(env: TensorEnv) -> AircombatEnv:
-    """Return the duels behind an env, both sides."""
+    """Return the AircombatEnv with both sides of the duels, which `env` is or wraps."""
     world = env.unwrapped
     duel = world.both if isinstance(world, OpponentWrapper) else world
     assert isinstance(duel, AircombatEnv)

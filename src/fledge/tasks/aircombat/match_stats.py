@@ -1,8 +1,8 @@
 """Statistics of duels, for each side: shots and their ranges, the first shot, energy at the merge, survival by start.
 
-A shot is outside if its range is larger than R_max at launch: a target that holds its course outlasts the missile. The merge
-is the first decision at which the two are within MERGE_M of each other, if they began farther apart. There is no altitude,
-so specific energy is v²/2; 300 m/s are 45 kJ/kg.
+A shot is outside if its range is larger than R_max at launch: a target that holds its course escapes the missile. The merge
+is the first decision at which the two fighters are within MERGE_M of each other, if they began farther apart. There is no
+altitude, so specific energy is v²/2; 300 m/s are 45 kJ/kg.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ class DuelStats(MatchStats):
         self._apart = away[:, 0] > MERGE_M  # [fights] began outside the merge range, and has not reached it
 
     def _sides(self, name: str) -> np.ndarray:
-        """Return a state of both sides, [fights, 2, ...]."""
+        """Return an entry of the env's state for both sides, [fights, 2, ...]."""
         value = self.env.state[name].cpu().numpy()
         return value.reshape(self.env.num_duels, 2, *value.shape[1:])
 
     def _geometry(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return range, m, angle from the own nose to the enemy, and from its nose to the own fighter, rad; [fights, 2]."""
+        """Return range, m, angle from the own nose to the enemy and angle from the enemy's nose to the own fighter, rad."""
         pos, nose = (np.ascontiguousarray(self._sides(name)).view(np.complex64)[..., 0] for name in ("pos", "dir"))
         enemy = pos[:, ::-1] - pos
         off = np.angle(enemy / nose)
         return np.abs(enemy), off, off[:, ::-1]
 
     def _start(self) -> np.ndarray:
-        """Return the index in `starts` of each side, [fights, 2]."""
+        """Return the index in `starts` of each side's start, [fights, 2]."""
         kind = self.env.state["kind"].cpu().numpy()[:, None]
         away, off, aspect = self._geometry()
         given = self._sides("fired")
@@ -120,7 +120,7 @@ class DuelStats(MatchStats):
 
 
 class DuelMatch(MatchRules):
-    """Duels with both sides controlled by the caller, and figures of how each side fought."""
+    """Rules of duels between two agents, and figures of how each side fought."""
 
     sides = 2
     columns = {
@@ -134,9 +134,9 @@ class DuelMatch(MatchRules):
     }
     key_metrics = ("outside_r_max", "shots_per_kill")
     legend = (
-        "Outside R_max: share of the shots that a target could outlast by holding its course. First shot: seconds into the "
-        f"fight. Merge: the first decision within {MERGE_M / 1000:.0f} km, where they began farther apart; speed there, and "
-        "specific energy (v²/2, as there is no altitude) more than the enemy's."
+        "Outside R_max: share of the shots that a target could escape by holding its course. First shot: seconds into the "
+        f"fight. Merge: speed when the sides first come within {MERGE_M / 1000:.0f} km, if they began farther apart. Lead: "
+        "specific energy at the merge (v²/2, as there is no altitude) minus the enemy's."
     )
 
     def match_config(self, cfg: AircombatConfig, count: int) -> AircombatConfig:
@@ -146,7 +146,7 @@ class DuelMatch(MatchRules):
         return DuelStats(duel_of(env))
 
     def summarize(self, notes: Mapping[str, np.ndarray]) -> dict[str, float | None]:
-        """Return the statistics of a side from its records of some fights, [fights] each.
+        """Return the statistics of a side; `notes` holds its recorded numbers, [fights] each.
 
         Shots per kill leave out fights that begin with an own missile in flight, which the side did not fire.
         """

@@ -41,7 +41,7 @@ class Columns(enum.IntEnum):
 
 
 class State(Columns):
-    """The two fighters."""
+    """Columns of the observation `state`: the two fighters."""
 
     RANGE = "m", 50_000.0, 0.0, 4.0, "distance to the enemy"
     CLOSING_SPEED = "m/s", 1000.0, -2.0, 2.0, "rate at which the distance shrinks"
@@ -61,7 +61,7 @@ class State(Columns):
 
 
 class Missile(Columns):
-    """One missile; all zeros if it does not fly."""
+    """Columns of a row of the observation `missiles`: one missile; all zeros if it does not fly."""
 
     FLYING = "1", 1.0, 0.0, 1.0, "1: in flight"
     INCOMING = "1", 1.0, 0.0, 1.0, "1: fired by the enemy"
@@ -76,7 +76,7 @@ class Missile(Columns):
 
 
 class Spacetime(Columns):
-    """Both sides' missile ranges, and the most dangerous incoming missile: the one that arrives first."""
+    """Columns of the observation `spacetime`: both sides' missile ranges, and the incoming missile that arrives first."""
 
     OVER_R_MAX = "1", 1.0, 0.0, 4.0, "distance over R_max of an own shot"
     OVER_R_TR = "1", 1.0, 0.0, 4.0, "distance over R_tr of an own shot"
@@ -99,7 +99,7 @@ class Observation:
     doc: str
 
     def spec(self, *rows: int) -> TensorSpec:
-        """Return its spec; `rows` are the axes before the columns."""
+        """Return the observation's spec; `rows` are the sizes of the axes before the columns."""
         bound = max(max(-column.low, column.high) for column in self.columns)
         names = ", ".join(column.name.lower() for column in self.columns)
         return TensorSpec((*rows, len(self.columns)), torch.float32, -bound, bound, doc=f"{self.doc}; columns: {names}")

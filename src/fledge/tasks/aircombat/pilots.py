@@ -3,7 +3,7 @@
     placeholder   flies straight ahead            random     acts at random
     pursuit       keeps its nose on the enemy, fires within `shot` times R_tr
     crank         fires, then turns to `angle` off the enemy while its missile flies; turns away when threatened
-    drag          fires, then turns away at once, or puts the incoming missile on the beam (`notch`)
+    drag          fires, then turns away at once, or turns its side to the incoming missile (`notch`)
     envelope      fires within R_tr, turns away as late as possible, by the observation `spacetime`
 
 R_tr is the range at which a missile still kills a target that turns away and runs. Parameters of a pilot are written
@@ -29,7 +29,7 @@ TURN_RADIUS_M = 1000.0
 
 
 class DecodedObs:
-    """An observation in SI units, [B] each; angles in radians, positive to the left."""
+    """A batch of observations in SI units, [B] each; angles in radians, positive to the left."""
 
     def __init__(self, obs: Obs) -> None:
         state = obs["state"]
@@ -51,7 +51,7 @@ class DecodedObs:
             self.miss_away_km = obs["spacetime"][:, Spacetime.MISS_AWAY]  # its scale is 1 km
 
     def steer(self, angle: Tensor) -> Tensor:
-        """Return the rudder that turns the nose by an angle in about a second."""
+        """Return the rudder that turns the nose by an angle (rad) in about a second."""
         wrapped = torch.atan2(angle.sin(), angle.cos())
         return (wrapped * TURN_RADIUS_M / self.speed.clamp(min=50.0)).clamp(-1.0, 1.0)
 
@@ -62,17 +62,17 @@ class DecodedObs:
 
     @property
     def away(self) -> Tensor:
-        """The turn that puts the nearest missile, or the enemy if no missile flies, straight behind."""
+        """Turn (rad) that puts the nearest incoming missile, or the enemy if there is none, straight behind."""
         source = torch.where(self.threats > 0, self.threat_bearing, self.bearing)
         return self.offset(source, math.pi)
 
 
 class Pilot(BaseAgent):
-    """Base of the pilots. Subclasses implement `fly`.
+    """Base class of the scripted pilots. Subclasses implement `fly`.
 
     Args (of the pilots that have them):
-        shot: Range at which it fires, as a share of R_tr.
-        angle: Angle at which it keeps the enemy off its nose while a missile flies, degrees.
+        shot: Range at which the pilot fires, as a share of R_tr.
+        angle: Angle between nose and enemy while an own missile flies, degrees.
     """
 
     observes: tuple[str, ...] = ("state", "missiles", "spacetime", "mask")
@@ -88,7 +88,7 @@ class Pilot(BaseAgent):
 
     @torch.no_grad()
     def act(self, obs: Obs, deterministic: bool = True) -> Action:
-        """Return the action in the form that the env's mask implies, continuous or discrete."""
+        """Return the action: discrete if the env's action mask has six values, else continuous."""
         seen = DecodedObs(obs)
         rudder, throttle, fire = self.fly(seen)
         fire = fire & seen.ready
@@ -113,7 +113,7 @@ class PlaceholderPilot(Pilot):
 
 
 class RandomPilot(Pilot):
-    """Draws rudder and throttle at every decision, and fires at one in twenty."""
+    """Draws rudder and throttle at random at every decision, and fires at one decision in twenty."""
 
     observes = ("state", "missiles", "mask")
     name = "random"
@@ -149,10 +149,10 @@ class PursuitPilot(Pilot):
 
 
 class CrankPilot(Pilot):
-    """Fires, turns to its radar's gimbal limit while the missile flies, and turns away when threatened.
+    """Fires, keeps the enemy `angle` degrees off its nose while the missile flies, and turns away when threatened.
 
     Args:
-        break_s: Time to go of an incoming missile at which it turns away, s.
+        break_s: Turn away when an incoming missile is this many seconds away, s.
     """
 
     name = "crank"
@@ -171,7 +171,7 @@ class CrankPilot(Pilot):
 
 
 class DragPilot(Pilot):
-    """Fires early and turns away at once; with `notch`, puts an incoming missile on the beam instead.
+    """Fires early and turns away at once; with `notch`, turns its side to an incoming missile instead.
 
     Args:
         notch: Fly across the missile's path instead of away from it.
@@ -194,10 +194,10 @@ class DragPilot(Pilot):
 
 
 class EnvelopePilot(Pilot):
-    """Fires within R_tr and turns away at the last moment that still saves it, by the space-time graph.
+    """Fires within R_tr, and turns away at the last moment at which that still saves it, by the space-time graph.
 
     Args:
-        miss_km: It turns away when the predicted miss after turning away falls below this, km.
+        miss_km: Turn away when the missile's predicted miss distance after turning away falls below this, km.
     """
 
     name = "envelope"
@@ -224,8 +224,8 @@ PILOTS: dict[str, Callable[..., Pilot]] = {
     "notch": lambda num_envs=1, **options: DragPilot(num_envs, notch=True, **options),
     "envelope": EnvelopePilot,
 }
-OTHER_NAMES = {"rule_based": "crank"}  # midrangeRL's
-LIMITS: dict[str, tuple[float, float]] = {  # of parameters
+OTHER_NAMES = {"rule_based": "crank"}  # midrangeRL's name -> ours
+LIMITS: dict[str, tuple[float, float]] = {  # lowest and highest value of each parameter
     "shot": (0.0, 100.0),
     "angle": (0.0, 180.0),
     "break_s": (0.0, 1000.0),
@@ -235,10 +235,10 @@ LIMITS: dict[str, tuple[float, float]] = {  # of parameters
 
 
 def make_pilot(name: str, **options: Any) -> Pilot:
-    """Make a pilot by name, with parameters or without: `make_pilot("crank", shot=0.8)`.
+    """Make a pilot by name, with or without parameters: `make_pilot("crank", shot=0.8)`.
 
     Raises:
-        ConfigError: if there is no pilot of that name, or it has no such parameter or value.
+        ConfigError: if there is no pilot of that name, it has no such parameter, or a value is not allowed.
     """
     kind = OTHER_NAMES.get(name, name)
     if kind not in PILOTS:
@@ -248,7 +248,8 @@ def make_pilot(name: str, **options: Any) -> Pilot:
     for key, value in options.items():
         is_switch = key == "notch"
         if is_switch != isinstance(value, bool):
-            raise ConfigError(f"{key} of the pilot {kind} must be {'true or false' if is_switch else 'a number'}.")
+            wanted = "true or false" if is_switch else "a number"
+            raise ConfigError(f"{key} of the pilot {kind} is {value!r}, but must be {wanted}.")
         low, high = LIMITS.get(key, (-math.inf, math.inf))
         if not low <= value <= high or (key == "seed" and not isinstance(value, int)):
             whole = " and whole" if key == "seed" else ""
@@ -259,5 +260,5 @@ def make_pilot(name: str, **options: Any) -> Pilot:
         made = DragPilot if kind == "notch" else PILOTS[kind]
         known = [key for key in inspect.signature(made).parameters if key != "num_envs"]
         wrong = next((key for key in options if key not in known), "")
-        has = f"It has {', '.join(known)}" if known else "It has none"
+        has = f"Its parameters are {', '.join(known)}" if known else "It has no parameters"
         raise ConfigError(f"The pilot {kind} has no parameter {wrong}.{did_you_mean(wrong, known)} {has}.") from None

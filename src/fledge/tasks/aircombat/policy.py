@@ -1,4 +1,4 @@
-"""DuelPolicy: one network for both sides. Missiles are tokens: encoded by a small network, pooled, own and incoming apart.
+"""DuelPolicy: one network for both sides. It encodes each missile, and pools own and incoming missiles separately.
 
 x = [ state | missiles 2 S x columns | spacetime, if observed | extra observations | mask ]        [B, inputs]
 """
@@ -26,7 +26,7 @@ FLYING, OVER_R_MAX = int(Missile.FLYING), int(Spacetime.OVER_R_MAX)
 
 
 class MissilePool(nn.Module):
-    """Encode and pool missiles, [B, S, columns] to [B, width]; zeros if none flies."""
+    """Encodes and pools missiles, [B, S, columns] to [B, width]; zeros if none flies."""
 
     def __init__(self, width: int, kind: str) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class DuelPolicy(ActorCritic):
     """Policy and value network of the duel.
 
     Args:
-        slots: Missiles of each side.
+        slots: Number of missiles that each side carries.
         spacetime: Read the observation `spacetime`.
         action: Action spec of the env, continuous or discrete.
         hidden: Widths of the layers that action and value share.
@@ -83,7 +83,7 @@ class DuelPolicy(ActorCritic):
         self.head = make_head(hidden[-1], action)
         self.critic = value_layer(hidden[-1])
         self.widths = [len(State), 2 * slots * len(Missile), self.plain - len(State), self.head.masks]
-        """Of the columns of x: state, missiles, spacetime with extra observations, mask."""
+        """Widths of the parts of x: state, missiles, spacetime with extra observations, mask."""
         self.inputs = sum(self.widths)
         self._hold_fire()
 
@@ -126,7 +126,7 @@ class DuelPolicy(ActorCritic):
 def describe_duel_policy(
     slots: int, spacetime: bool, action: ActionSpec, policy: Any, extra: Mapping[str, TensorSpec] | None = None
 ) -> dict[str, Any]:
-    """Return the description of a network for a policy file."""
+    """Return a network's description as plain values, for a policy file."""
     return {
         "kind": "duel",
         "slots": slots,
@@ -141,7 +141,7 @@ def describe_duel_policy(
 
 
 def build_duel_policy(description: Mapping[str, Any]) -> DuelPolicy:
-    """Build the network of a description."""
+    """Build a network from its description in a policy file."""
     try:
         slots, spacetime, tokens = int(description["slots"]), bool(description["spacetime"]), int(description["tokens"])
         hidden, pool = [int(width) for width in description["hidden"]], str(description["pool"])
@@ -149,5 +149,5 @@ def build_duel_policy(description: Mapping[str, Any]) -> DuelPolicy:
         action = spec_from(description["action"])
         extra: Any = spec_from(description["extra"]) if "extra" in description else None
     except (KeyError, TypeError, ValueError) as error:
-        raise FormatError(f"This is not the description of a duel policy: {description!r}.") from error
+        raise FormatError(f"The description of a duel policy is damaged: {description!r}.") from error
     return DuelPolicy(slots, spacetime, action, hidden, tokens, pool, within, extra)

@@ -4,7 +4,7 @@ A term computes the rewards of one step of all rows:
 
     compute(obs_before, obs_after, action, done, info) -> [rows]
 
-`obs_after` is the observation after the step; where a fight ended, its last one, not the first of the next fight. `info` has
+`obs_after` is the observation after the step; where a fight ended, its last observation, not the first of the next. `info` has
 "outcome" [rows] (`structs.Outcome`), "terminated" [rows] and "shots" [rows], the missiles fired in this step. A win is worth
 1, so weights are in wins per fight. To add a term, add a subclass of `BaseReward` and its name in TERMS.
 """
@@ -30,10 +30,10 @@ PART = re.compile(r"\s*([+-]?)\s*(?:(\d*\.?\d+(?:e-?\d+)?)\s*\*\s*)?([\w./]+(?::
 
 
 class BaseReward:
-    """Base of the duel's rewards. Subclass it and implement `compute`; `env.reward=file.py:Class` trains with it.
+    """Base class of the duel's rewards. Implement `compute` in a subclass, and train with `env.reward=file.py:Class`.
 
     Args:
-        device: Where it computes, and where its state lives.
+        device: Device of the observations and of `state`.
 
     Example:
         >>> class Thrifty(BaseReward):
@@ -43,10 +43,10 @@ class BaseReward:
     """
 
     task = "aircombat"
-    """The task whose env computes rewards of this class itself."""
+    """Name of the task whose env computes this reward within its step."""
 
     looks_back: bool = True
-    """Whether `compute` reads `obs_before`; if not, it may be empty."""
+    """Whether `compute` reads `obs_before`; if false, `obs_before` may be empty."""
 
     state: Mapping[str, Tensor] = {}
     """Memory of the fights, [rows, ...] each; saved with the env. Other attributes are not saved."""
@@ -68,15 +68,15 @@ class BaseReward:
         raise NotImplementedError
 
     def reset(self, env_mask: Tensor | None = None) -> None:
-        """Reset what `state` holds of fights that begin: of all rows, or of those in the mask, [rows] bool."""
+        """Reset `state` for fights that begin: in all rows, or where `env_mask` [rows] is true."""
 
     def to(self, device: str | torch.device) -> BaseReward:
-        """Move it to a device, and return it. Override it if you keep tensors outside `state`."""
+        """Move the reward to a device, and return it. Override this method if you keep tensors outside `state`."""
         self.device = torch.device(device)
         return self
 
     def get_name(self) -> str:
-        """Return its name in error messages."""
+        """Return the reward's name for error messages."""
         return type(self).__name__
 
 
@@ -107,8 +107,8 @@ class WinLossReward(BaseReward):
 class ShapedReward(BaseReward):
     """Potential-based shaping, gamma Phi(after) - Phi(before): it cannot change which policy is best (Ng 1999).
 
-    Phi, in [-1, 1], grows with the own threat to the enemy and falls with the enemy's: where the noses point, energy, missile
-    ranges. It is 0 once a fight has ended.
+    Phi, in [-1, 1], grows with the threat to the enemy and falls with the threat by the enemy. It counts where the noses
+    point, energy, and missile ranges, and is 0 once a fight has ended.
     """
 
     def __init__(self, device: str | torch.device = "cpu", gamma: float = 0.99) -> None:
@@ -116,7 +116,7 @@ class ShapedReward(BaseReward):
         self.gamma = gamma
 
     def potential(self, obs: Obs) -> Tensor:
-        """Return Phi of observations, [rows]."""
+        """Return the potential Phi of each row's observations, [rows]."""
         state = obs["state"]
         facing = 0.5 * (state[:, State.BEARING_COS] - state[:, State.ASPECT_COS])  # own nose on the enemy, its nose off
         energy = 0.5 * (state[:, State.ENERGY] - state[:, State.ENEMY_ENERGY])
@@ -133,7 +133,7 @@ class ShapedReward(BaseReward):
 
 
 class ShotsReward(BaseReward):
-    """1 for every missile fired: a cost, with a negative weight."""
+    """1 for every missile fired; with a negative weight, a cost."""
 
     looks_back = False
 
@@ -185,14 +185,14 @@ class SumReward(BaseReward):
 
 
 def create_reward(name: str = "win_loss", device: str | torch.device = "cpu", **options: Any) -> BaseReward:
-    """Create a reward by name, or a sum such as `win_loss+0.5*shaped`; `module:Class` or `file.py:Class` is your own.
+    """Create a reward by its name, `module:Class` or `file.py:Class`, or as a sum such as `win_loss+0.5*shaped`.
 
     Args:
         options: Arguments of the term's class, if `name` is a single term.
     """
     parts = _parts_of(name)
     if len(parts) > 1 and options:
-        raise ConfigError(f"{', '.join(options)} cannot be combined with {name!r}: options need a single term.")
+        raise ConfigError(f"The options {', '.join(options)} need a reward of one term, but {name!r} has {len(parts)}.")
     terms = [
         (float(weight or 1.0) * (-1.0 if sign == "-" else 1.0), _make_term(term, device, options))
         for sign, weight, term in parts
@@ -201,7 +201,7 @@ def create_reward(name: str = "win_loss", device: str | torch.device = "cpu", **
 
 
 def _parts_of(name: str) -> list[tuple[str, str, str]]:
-    """Return sign, weight and name of each term."""
+    """Return sign, weight and name of each term in a sum such as `win_loss+0.5*shaped`."""
     if is_reference(name) and Path(name.rpartition(":")[0]).is_file():  # a path may contain + and -
         return [("", "", name)]
     parts: list[tuple[str, str, str]] = []
@@ -209,7 +209,9 @@ def _parts_of(name: str) -> list[tuple[str, str, str]]:
     while at < len(name):
         found = PART.match(name, at)
         if not found or (parts and not found[1]) or not math.isfinite(float(found[2] or 1.0)):
-            raise ConfigError(f"env.reward={name!r} is not a sum of terms with weights, such as win_loss+0.5*shaped.")
+            raise ConfigError(
+                f"env.reward={name!r} is not a sum of terms: write terms with weights, as in win_loss+0.5*shaped."
+            )
         parts.append((found[1], found[2], found[3]))
         at = found.end()
     if not parts:

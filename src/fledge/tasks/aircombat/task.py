@@ -36,7 +36,7 @@ DECLARED = ("state", "missiles", "spacetime", "mask")  # observations of Aircomb
 
 
 class DuelPolicies(PolicyFactory):
-    """The duel's own network for PPO, general networks for learning from replay."""
+    """Policies of the duel: its own network for PPO, general networks for the other algorithms."""
 
     config = AircombatPolicyConfig
     folder = HERE / "policies"
@@ -54,7 +54,7 @@ class DuelPolicies(PolicyFactory):
 
 
 class AircombatMetrics(TaskMetrics):
-    """Outcomes of duels, by how they began."""
+    """Labels of the outcomes of duels, and classes of duels by scenario."""
 
     unit = "duels"
     labels = {"win": "win", "loss": "loss", "draw": "both die", "spent": "spent", "timeout": "time"}
@@ -91,7 +91,7 @@ class AircombatTask(Task):
     match = DuelMatch()
 
     def make_env(self, cfg: AircombatConfig, placement: EnvPlacement = EnvPlacement()) -> TensorEnv:
-        """Make duels against `cfg.opponent`, or with both sides controlled by the caller where that is empty."""
+        """Make duels against `cfg.opponent`; if that is empty, the caller controls both sides."""
         p = placement
         seed = derive_seed(p.seed, Purpose.HELD_OUT) if p.held_out else p.seed
         if not cfg.opponent:
@@ -109,7 +109,7 @@ class AircombatTask(Task):
         return OpponentWrapper(both, [opponent], env_offset=p.env_offset)
 
     def evaluation(self, cfg: AircombatConfig) -> AircombatConfig:
-        """Return the settings of the same env, against the same opponent, with EVAL_DUELS duels."""
+        """Return the same settings, with the same opponent, for EVAL_DUELS duels."""
         return dataclasses.replace(cfg, num_envs=EVAL_DUELS * (1 if cfg.opponent else 2))
 
     def pilots(self) -> Mapping[str, Callable[..., BaseAgent]]:

@@ -41,7 +41,7 @@ class GymView(TaskView):
 
 
 class GymPresets(Presets):
-    """A preset for each algorithm; others start from the general defaults."""
+    """Presets by algorithm; an algorithm without a preset starts from the general defaults."""
 
     def default(self, algo: str) -> str | None:
         return algo if algo in self.names("train") else None
@@ -66,11 +66,12 @@ class GymTask(Task):
 
 
 def read_options(text: str) -> dict[str, Any]:
-    """Return arguments for gymnasium.make."""
+    """Return the arguments for gymnasium.make in `env.options`, which is YAML text."""
     try:
         options = yaml.safe_load(text) if text else {}
     except yaml.YAMLError as error:
-        raise ConfigError(f"env.options={text} cannot be read: {str(error).splitlines()[0]}.") from error
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"env.options={text} is not valid YAML ({reason}): write {{name: value}}.") from error
     if not isinstance(options, dict):
-        raise ConfigError(f"env.options={text} does not fit: write {{name: value}}.")
+        raise ConfigError(f"env.options={text} is not a mapping: write {{name: value}}, for example {{gravity: 9.81}}.")
     return options

@@ -13,7 +13,7 @@ P2M: dict[tuple[int, int], tuple[float | None, ...]] = {  # (movers, cylinders) 
     (25, 0): (0.50, 0.20, 0.15, 0.25),
     (0, 44): (0.60, 0.75, 0.80, None),
 }
-RULES = (  # the same for every policy; it keeps its own sensors, speed limit and decision rate
+RULES = (  # the same for every policy; each policy keeps its own sensors, speed limit and decision rate
     "env.dt_s=0.016",
     "env.dynamics=lee",
     "env.floating_boxes=true",

@@ -85,7 +85,7 @@ class NavigationConfig(SensorConfig):
     """Layout of maps. forest: columns as in NavRL. arena: as in P2M, 13 x 35 m between walls, with cylinders and
     swinging movers."""
     floating_boxes: bool = True
-    """Moving boxes float at any height, as NavRL publishes; false puts their centre at height 0."""
+    """Moving boxes float at any height, as in NavRL's paper; false puts their centre at height 0."""
     num_maps: int = setting(64, at_least=1, resume="restart")
     """Number of maps in use at once; a drone gets one of them at each reset."""
     map_refresh_steps: int = setting(0, at_least=0, resume="restart")
@@ -136,17 +136,25 @@ class NavigationConfig(SensorConfig):
     def validate(self) -> None:
         """Raise ConfigError for settings that contradict each other."""
         if self.fresh_maps and self.map_refresh_steps:
-            raise ConfigError("env.fresh_maps=true already makes a map per episode: leave env.map_refresh_steps at 0.")
+            raise ConfigError(
+                f"env.map_refresh_steps is {self.map_refresh_steps}, but env.fresh_maps=true already makes a map per "
+                "episode: set env.map_refresh_steps=0."
+            )
         if self.walls and self.starts is not Starts.crossing:
-            raise ConfigError(f"env.walls=true needs env.starts=crossing, got env.starts={self.starts.value}.")
+            raise ConfigError(
+                f"env.walls=true needs env.starts=crossing, got env.starts={self.starts.value}: change one of them."
+            )
         if self.plan and self.action_form is not ActionForm.velocity:
             raise ConfigError("env.plan=true needs env.action_form=velocity, got headings: change one of them.")
         if (self.layout is Layout.arena) != (self.starts is Starts.lane):
-            raise ConfigError("env.layout=arena and env.starts=lane go together: set both or neither.")
+            raise ConfigError(
+                f"env.layout={self.layout.value} does not fit env.starts={self.starts.value}: layout=arena and starts=lane "
+                "need each other, so set both or neither."
+            )
 
     @property
     def longest_episode_steps(self) -> int:
-        """Physics steps after which any episode is truncated."""
+        """Physics steps of the longest possible episode."""
         if self.starts is not Starts.crossing:
             return self.max_episode_steps
         return math.ceil(self.max_episode_steps * math.hypot(2 * EDGE_M, 2 * CROSSING_HALF_M) / (2 * EDGE_M))

@@ -1,4 +1,4 @@
-"""NavigationEnv: drones crossing a forest and a crowd on LiDAR. See `TensorEnv` for the contract."""
+"""NavigationEnv: drones fly by LiDAR through a forest and a crowd of moving obstacles. `TensorEnv` defines the interface."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ BODY_ELEVATIONS_DEG = (-10.0, 0.0, 10.0, 20.0)  # of the beams that detect colli
 
 
 class NavigationEnv(WarpEnv):
-    """Thousands of drones, each on a map of the bank.
+    """Many drones in parallel, each on one of the maps in a map bank.
 
     Args:
         cfg: Settings of the env.
-        bank: Number of the map bank; two banks of one seed have no map in common.
+        bank: Number of the map bank; banks with different numbers have no map in common.
         device, seed, num_threads, env_offset, total_envs: As `WarpEnv` says.
     """
 
@@ -74,7 +74,7 @@ class NavigationEnv(WarpEnv):
         action_width = 1 if cfg.action_form is ActionForm.headings else 3
         self._action = torch.zeros((n, action_width), device=self.device)
         self.reward_terms = torch.zeros((n, len(TERMS)), device=self.device)
-        """Terms of the last step's reward, in the order of `rewards.TERMS`; 0 for terms of another kind."""
+        """Terms of the last step's reward, in the order of `rewards.TERMS`; 0 for terms that the chosen reward kind lacks."""
         self.plan = ObservedPlan(cfg, self._action, self.state["step"]) if cfg.plan else None
         crowd = self.bank.crowd_calls()
         self._crowd = self.launcher.record(crowd, self.bank.slots) if crowd else []
@@ -106,7 +106,7 @@ class NavigationEnv(WarpEnv):
         self.bank.before_step(self._clock)
         if self._crowd:
             self.launcher.run(self._crowd)
-        # From here on the clock is that of the new state. Sensor noise and the choice of maps depend on it, so that a
+        # From here on the clock belongs to the new state. Sensor noise and the choice of maps depend on it, so that a
         # masked reset after this step observes the other drones exactly as the step did.
         self.launcher.run(self._tick)
         self._clock += self.cfg.decimation
@@ -117,7 +117,7 @@ class NavigationEnv(WarpEnv):
         self.bank.before_step(self._clock)
 
     def before_reset(self, env_mask: torch.Tensor) -> None:
-        """Build the maps of the episodes that begin (with fresh maps)."""
+        """Build a new map for each episode that begins, if `env.fresh_maps` is on."""
         if self.cfg.fresh_maps and bool(env_mask.any()):
             envs = env_mask.nonzero().flatten().cpu().numpy()
             episodes = self.state["episode"].cpu().numpy()[envs] + 1
@@ -132,7 +132,7 @@ class NavigationEnv(WarpEnv):
         obs, result = bind(Obs, views), bind(Result, {**results, "terms": self.reward_terms})
         p, maps, beams, drones, cfg = self.params, self.bank.maps, self.beams, self.drones, self.cfg
 
-        def look(only_ended: int) -> list[Call]:
+        def observe_calls(only_ended: int) -> list[Call]:
             calls = [Call(sense.scan, [only_ended, p, maps, beams, drones, result, obs], cfg.lidar_azimuths)]
             if cfg.grid_map:
                 calls.append(Call(sense.draw_grid, [only_ended, p, maps, drones, result, obs], cfg.grid_size))
@@ -151,9 +151,9 @@ class NavigationEnv(WarpEnv):
         record, n = self.launcher.record, self.num_envs
         return Programs(
             tensors,
-            advance=record([fly, *look(0), conclude, *plan(ALL)], n),
-            restart=record([*keep, restart, *look(1), finish(1), *plan(ENDED)], n),
-            observe=record([*look(0), finish(0), *plan(BEGUN)], n),
+            advance=record([fly, *observe_calls(0), conclude, *plan(ALL)], n),
+            restart=record([*keep, restart, *observe_calls(1), finish(1), *plan(ENDED)], n),
+            observe=record([*observe_calls(0), finish(0), *plan(BEGUN)], n),
         )
 
     # ---- state -------------------------------------------------------------------------------------------------
@@ -207,6 +207,6 @@ class NavigationEnv(WarpEnv):
 
 
 def as_bytes(tensors: Tensors, name: str) -> list[Any]:
-    """Return an observation and its final_obs as Warp arrays [N, bytes]."""
+    """Return the buffers of an observation and of its final observation as Warp arrays, [N, bytes] each."""
     buffers = (tensors[(root, name)] for root in ("obs", "final_obs"))
     return [wp.from_torch(buffer.view(len(buffer), -1).view(torch.uint8)) for buffer in buffers]

@@ -35,7 +35,7 @@ CLASSES = ("crossing", "opposite", "adjacent", "same", "inside")  # sides of sta
 
 
 class FlightMetrics(EpisodeMetrics):
-    """Follows all drones of an env at once; sums stay on its device until `figures`."""
+    """Measures all drones of an env at once; sums stay on the env's device until `figures` reads them."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
@@ -93,7 +93,7 @@ class FlightMetrics(EpisodeMetrics):
         self.sums[name] = self.sums[name] + total if name in self.sums else total
 
     def _command(self, action: Action) -> Tensor:
-        """Return the commanded velocity in the goal frame, [N, 3] m/s; for headings its horizontal part."""
+        """Return the commanded velocity in the goal frame, [N, 3] m/s; with action_form=headings only the horizontal part."""
         assert isinstance(action, Tensor)
         cfg = self.env.cfg
         if cfg.action_form is ActionForm.headings:
@@ -103,7 +103,7 @@ class FlightMetrics(EpisodeMetrics):
 
 
 def clearance(obs: Mapping[str, Tensor], range_m: float) -> Tensor:
-    """Return the distance to the nearest observed surface, [N] m, at most the range."""
+    """Return the distance to the nearest observed surface, [N] m, at most `range_m`."""
     columns = range_m - obs["lidar"].flatten(1).amax(dim=-1)
     rows = obs["dynamic_obstacle"].squeeze(1)
     unit, flat, up, _, width_class, _ = rows.split(DYNAMIC_OBSTACLE.widths, dim=-1)
@@ -120,7 +120,7 @@ def side_of(point: Tensor) -> Tensor:
 
 
 class NavigationMetrics(TaskMetrics):
-    """Outcomes, classes by the sides of start and goal, and figures of flights."""
+    """Labels of outcomes, classes of episodes by the sides of start and goal, and metrics of flights."""
 
     unit = "drones"
     labels = {
@@ -161,7 +161,7 @@ class NavigationMetrics(TaskMetrics):
         return FlightMetrics()
 
     def classify(self, env: TensorEnv) -> Tensor:
-        """Return each episode's class: the sides of start and goal, or "inside" for starts inside the forest."""
+        """Return each episode's class: by the sides of start and goal, or "inside" if it starts inside the forest."""
         assert isinstance(env, NavigationEnv)
         if env.cfg.walls or env.cfg.starts is Starts.lane:  # no way round
             return torch.full((env.num_envs,), CLASSES.index("crossing"))
@@ -181,7 +181,7 @@ class NavigationMetrics(TaskMetrics):
         return f"{where} {cfg.static_obstacles}/{cfg.moving_obstacles}{'' if cfg.floating_boxes else ' low'}"
 
     def reference_rows(self) -> list[dict[str, Any]]:
-        """Return the recorded rows of NavRL's released policy, with the preset crossing and with its own env.
+        """Return recorded results of NavRL's released policy, in the preset `crossing` and in NavRL's own env.
 
         They were printed by `fledge eval --navrl-checkpoint FILE --movers 0,80 --episodes 2048 --json`.
         """

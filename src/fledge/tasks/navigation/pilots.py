@@ -1,4 +1,4 @@
-"""Scripted policies of navigation, for comparison with learned ones."""
+"""Scripted policies of navigation, for comparison with learned policies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class StraightPilot(BaseAgent):
 
 
 class GapPilot(BaseAgent):
-    """Flies to the most open LiDAR direction near the goal's direction; ignores the velocities of moving obstacles."""
+    """Flies in the most open LiDAR direction near the goal's direction; ignores the velocities of moving obstacles."""
 
     observes = ("state", "lidar")
 
@@ -47,7 +47,7 @@ class GapPilot(BaseAgent):
         azimuths = lidar.shape[1]
         angles = torch.arange(azimuths, device=lidar.device) * (2 * math.pi / azimuths)
         free = self.range_m - lidar[..., 1:3].amax(-1) if lidar.shape[2] > 2 else self.range_m - lidar.amax(-1)
-        # the free distance of a direction is the smallest of its neighbours
+        # a direction is as free as the least free of its neighbours
         around = torch.stack([free.roll(k, 1) for k in (-2, -1, 0, 1, 2)]).amin(0)
         goal_x, goal_y, goal_z = state[:, STATE["to_goal"]].unbind(-1)
         goal_angle = torch.atan2(goal_y, goal_x)
@@ -69,7 +69,7 @@ def make_planner(**options: float) -> PlannerPilot:
     """Return the planner with the given settings: `planner(horizon_s=2, fast=1.5)`.
 
     Raises:
-        ConfigError: if a setting is unknown, or a value does not fit.
+        ConfigError: if a setting is unknown, or a value is not allowed.
     """
     return PlannerPilot(build_config(PlannerConfig, [], [f"{key}={value}" for key, value in options.items()]))
 

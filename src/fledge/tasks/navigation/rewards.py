@@ -15,7 +15,7 @@ from fledge.core.settings import setting
 
 
 class RewardKind(enum.Enum):
-    """Kinds of reward: NavRL's, or Fledge's own for progress to the goal."""
+    """Kinds of reward: NavRL's reward, or Fledge's own reward for progress to the goal."""
 
     navrl = "navrl"
     progress = "progress"
@@ -55,7 +55,7 @@ class Step:
     progress: float  # m nearer to the goal
     towards: float  # m/s towards the goal at the end
     outside: float  # m outside the height band at the end
-    outside_m2s: float  # m² s: its square, integrated over the decision
+    outside_m2s: float  # m² s: square of `outside`, integrated over the decision
     gap: float  # m to the nearest observed surface (progress only)
     column_logs: float  # mean log of the beams' distances (navrl only)
     mover_logs: float  # mean log of the distances to the nearest moving obstacles
@@ -70,7 +70,7 @@ class RewardTerm:
     name: str
     kind: RewardKind
     value: Any  # Warp function (Weights, Step) -> float; its docstring is the term's documentation
-    weight: str  # setting in `RewardConfig` that scales it; "": none
+    weight: str  # setting in `RewardConfig` that scales the term; "" if it has none
     sign: str  # "+" for a reward, "-" for a penalty
 
     @property
@@ -82,7 +82,7 @@ TERMS: list[RewardTerm] = []
 
 
 def term(kind: RewardKind, weight: str = "", sign: str = "+", name: str = "") -> Any:
-    """Return a decorator that adds a function to `TERMS`, by its own name unless another is given."""
+    """Return a decorator that adds a function to `TERMS`, under the function's name unless `name` is given."""
     return lambda f: TERMS.append(RewardTerm(name or f.__name__, kind, wp.func(f), weight, sign))
 
 
@@ -100,19 +100,19 @@ def speed_to_goal(w: Weights, s: Step) -> float:
 
 @term(RewardKind.navrl)
 def column_clearance(w: Weights, s: Step) -> float:
-    """Mean log of the beams' distances, m."""
+    """Mean logarithm of the LiDAR distances (m)."""
     return s.column_logs
 
 
 @term(RewardKind.navrl)
 def mover_clearance(w: Weights, s: Step) -> float:
-    """Mean log of the distances to the five nearest moving obstacles, m."""
+    """Mean logarithm of the distances (m) to the five nearest moving obstacles."""
     return s.mover_logs
 
 
 @term(RewardKind.navrl, "height", "-", name="height")
 def height_now(w: Weights, s: Step) -> float:
-    """Squared metres outside the start-goal height band."""
+    """Squared metres outside the band of heights between start and goal."""
     return -(w.height * s.outside * s.outside)
 
 
@@ -124,7 +124,7 @@ def progress(w: Weights, s: Step) -> float:
 
 @term(RewardKind.progress, "height", "-")
 def height(w: Weights, s: Step) -> float:
-    """Squared metres outside the start-goal height band, times seconds."""
+    """Squared metres outside the band of heights between start and goal, times seconds."""
     return -(w.height * s.outside_m2s)
 
 
@@ -136,7 +136,7 @@ def time(w: Weights, s: Step) -> float:
 
 @term(RewardKind.progress, "near", "-")
 def near(w: Weights, s: Step) -> float:
-    """Seconds within near_m of an obstacle, weighted from 0 there to 1 at 0.5 m closer."""
+    """Seconds within near_m of an obstacle, times (near_m - distance) / 0.5 m."""
     if s.gap < w.near_m:
         return -(w.near * s.seconds * (w.near_m - s.gap) / 0.5)
     return 0.0
@@ -167,7 +167,7 @@ def make_weights(cfg: RewardConfig) -> Any:
 
 @wp.func
 def total_reward(kind: int, w: Weights, s: Step, i: int, terms: wp.array2d(dtype=wp.float32)) -> float:
-    """Return the sum of the terms of a kind; write each to its column of row i."""
+    """Return the sum of the terms of a reward kind; write each term to its column in row i of `terms`."""
     total = float(0.0)
     for k in range(wp.static(len(TERMS))):
         if kind == wp.static(KINDS.index(TERMS[k].kind)):

@@ -36,7 +36,7 @@ class Shielded(BaseAgent):
         self.about = agent.about
         self.observes = tuple(dict.fromkeys((*agent.observes, *self.shield.observes)))
         self.reads, self.acts = getattr(agent, "reads", {}), getattr(agent, "acts", None)
-        self._sums: Tensor | None = None  # decisions, changed ones, m/s of change
+        self._sums: Tensor | None = None  # number of decisions, of changed decisions, and the sum of changes in m/s
 
     def get_name(self) -> str:
         return f"{self.agent.get_name()}+{self.kind}"
@@ -45,7 +45,7 @@ class Shielded(BaseAgent):
         self.configure(env.unwrapped.cfg)
 
     def configure(self, env_cfg: NavigationConfig) -> None:
-        """Set the config of the env that the policy flies in; ConfigError unless actions are velocities."""
+        """Set the config of the env that the policy flies in; raise ConfigError unless its actions are velocities."""
         if env_cfg.action_form is not ActionForm.velocity:
             raise ConfigError("A shield needs velocity actions: set env.action_form=velocity, or leave out the shield.")
         self.shield.configure(env_cfg)
@@ -53,7 +53,7 @@ class Shielded(BaseAgent):
             self.agent.configure(env_cfg)
 
     def act(self, obs: Obs, deterministic: bool = True) -> Tensor:
-        """Return the actions after the shield, [B, 3]."""
+        """Return the agent's actions as the shield corrects them, [B, 3]."""
         action = self.agent.act(obs, deterministic)
         assert isinstance(action, Tensor)
         limit = self.shield.env_cfg.speed_limit

@@ -20,7 +20,7 @@ OBSERVED = tuple(observation.name for observation in READ)
 
 
 class Buffers:
-    """Buffers of N drones: observations, `wanted` and `command` [N, 3] m/s in the goal frame, and further ones.
+    """Buffers of N drones: observations, `wanted` and `command` [N, 3] m/s in the goal frame, and further buffers.
 
     Args:
         own: Further buffers by name: dtype, and shape for one drone.
@@ -49,12 +49,12 @@ class Buffers:
         self.tensors["fresh"].fill_(True)
 
     def record(self, kernel: Any, *args: Any) -> None:
-        """Prepare the launch of a kernel with these arguments, and `wanted` and `command` after them."""
+        """Prepare the launch of a kernel with these arguments, followed by `wanted` and `command`."""
         vectors = [wp.from_torch(self.tensors[name], dtype=wp.vec3) for name in ("wanted", "command")]
         self.program: Program = self.launcher.record([Call(kernel, [*args, *vectors])], self.count)
 
     def run(self, obs: Obs, wanted: Tensor | None) -> Tensor:
-        """Return commands [N, 3] for a batch of observations; the next call overwrites them."""
+        """Return commands [N, 3] for a batch of observations, in a buffer that the next call overwrites."""
         for name in OBSERVED:
             self.tensors[name].copy_(obs[name].reshape(self.count, -1))
         if wanted is not None:
@@ -64,10 +64,10 @@ class Buffers:
 
 
 class Steering(BaseAgent):
-    """An agent that computes commands from observations and remembers past ones, row by row; `reset` clears the memory.
+    """An agent that computes commands in kernels, from observations and a memory of past scans; `reset` clears the memory.
 
     Args:
-        env_cfg: The env that it flies in: sensors, limits, decision rate. `configure` changes it.
+        env_cfg: Config of the env to fly in: sensors, limits, decision rate. `configure` changes it.
     """
 
     observes = OBSERVED
@@ -84,13 +84,13 @@ class Steering(BaseAgent):
         self.configure(env.unwrapped.cfg)
 
     def configure(self, env_cfg: NavigationConfig) -> None:
-        """Set the config of the env to fly in; clears the memory if it differs from the present one."""
+        """Set the config of the env to fly in; clear the memory if the config changes."""
         if env_cfg != self.env_cfg:
             self.env_cfg, self._kernel_buffers = env_cfg, None
 
     @torch.no_grad()
     def command(self, obs: Obs, wanted: Tensor | None = None) -> Tensor:
-        """Return velocity commands [B, 3], m/s in the goal frame; the next call overwrites them."""
+        """Return velocity commands [B, 3], m/s in the goal frame, in a buffer that the next call overwrites."""
         count, device = len(obs["state"]), obs["state"].device
         if self._kernel_buffers is None or self._kernel_buffers.count != count or self._kernel_buffers.device != device:
             self.device = device
@@ -101,7 +101,7 @@ class Steering(BaseAgent):
         return (command / (2.0 * self.env_cfg.speed_limit) + 0.5).clamp(0.0, 1.0)
 
     def reset(self, env_mask: Tensor | None = None) -> None:
-        """Clear the memory, everywhere or where the mask is true."""
+        """Clear the memory of all drones, or of those for which the mask is true."""
         if self._kernel_buffers is None:
             return
         fresh = self._kernel_buffers.tensors["fresh"]
@@ -128,6 +128,7 @@ class Steering(BaseAgent):
             own, saved = self._kernel_buffers.tensors[name], state[name]
             if saved.shape != own.shape:
                 raise InputError(
-                    f"The saved memory has {name} of shape {tuple(saved.shape)}, this env needs {tuple(own.shape)}."
+                    f"The policy's saved memory has {name} of shape {tuple(saved.shape)}, but this env needs "
+                    f"{tuple(own.shape)}: use the env config that it was saved with."
                 )
             own.copy_(saved)

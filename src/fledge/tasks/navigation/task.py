@@ -1,4 +1,4 @@
-"""The navigation task: drones that cross a forest and a crowd on LiDAR."""
+"""The navigation task: drones fly by LiDAR through a forest and a crowd of moving obstacles."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from fledge.tasks.presets import Presets
 
 EVAL_BANK = 0x40000000  # map banks from this number on are for evaluation only
 EVAL_DRONES = 1024
+EVAL_MAPS = 64  # the same for all policies, however many maps each was trained on
 FRAMES = {
     "world": "z up; metres, radians",
     "goal": "x along the horizontal direction from start to goal, fixed when the flight begins; z up; y = z cross x",
@@ -43,7 +44,7 @@ ACTIONS = {
 
 
 class MoversCurriculum(Curriculum):
-    """The number of moving obstacles grows from `movers_start` to all over `ramp` of training."""
+    """Raises the share of active moving obstacles from `movers_start` to 1 over the first part (`ramp`) of training."""
 
     config = CurriculumConfig
 
@@ -54,7 +55,7 @@ class MoversCurriculum(Curriculum):
 
 
 class NavigationTask(Task):
-    """Drones that cross a forest and a crowd on LiDAR."""
+    """Drones that fly by LiDAR through a forest and a crowd of moving obstacles."""
 
     name = "navigation"
     config = NavigationConfig
@@ -74,10 +75,12 @@ class NavigationTask(Task):
         return made
 
     def evaluation(self, cfg: NavigationConfig) -> NavigationConfig:
-        """Return the config with all movers on every map, starts on the edges (or crossing), ends at the goal, fixed maps."""
+        """Return the config for evaluation: fixed maps with all movers; starts on the edges, unless the config has crossing or
+        lane; episodes end at the goal."""
         return dataclasses.replace(
             cfg,
             num_envs=EVAL_DRONES,
+            num_maps=EVAL_MAPS,
             movers_cycle=[1.0],
             starts=cfg.starts if cfg.starts in (Starts.crossing, Starts.lane) else Starts.edges,
             success_ends_episode=True,
@@ -85,7 +88,7 @@ class NavigationTask(Task):
         )
 
     def contract(self, cfg: NavigationConfig) -> dict[str, Any]:
-        """Return units, frames and geometry, for programs that fly policies elsewhere. See docs/guides/deploy.md."""
+        """Return units, frames and geometry, for programs that run policies on robots. See docs/guides/deploy.md."""
         # the same observations and actions without obstacles, which is quick to build
         bare = dataclasses.replace(cfg, num_maps=1, static_obstacles=0, moving_obstacles=0)
         contract = super().contract(dataclasses.replace(bare, map_refresh_steps=0, fresh_maps=False))

@@ -23,14 +23,14 @@ class TaskView:
     """Recordings, pictures and controls of a task. Every default works with any env."""
 
     page: Path | None = None
-    """Folder of the task's part of the browser app: index.js and *.css for playing, graph.js for its `graph`."""
+    """Folder of the task's part of the browser app: index.js and *.css for playing, graph.js to draw `graph`."""
 
     def scene(self, env: TensorEnv, ids: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the static part of the present episodes of some envs, a dict of plain values and arrays each."""
+        """Return the static part of the current episode of each env in `ids`, as a dict of plain values and arrays."""
         return [{} for _ in ids]
 
     def snapshot(self, env: TensorEnv, ids: Sequence[int]) -> dict[str, np.ndarray]:
-        """Return the moving part of some envs now, [len(ids), ...] each; "pos", if there is one, is [len(ids), 3] in m."""
+        """Return the state of what moves in the envs `ids`, [len(ids), ...] each; "pos", if any, is [len(ids), 3] in m."""
         return {}
 
     def draw(self, tracks: Sequence[Trajectory], title: str = "") -> Any:
@@ -45,16 +45,16 @@ class TaskView:
         """Return why a side lost a recorded episode; None if it did not lose, or the reason is unknown.
 
         Args:
-            side: 0 is the side whose outcome the track has, 1 the other.
+            side: 0 is the side that `track.outcome` is about, 1 the other side.
         """
         return None
 
     def objects(self, track: Trajectory) -> list[SceneObject]:
-        """Return the moving objects of a recorded episode, in the terms of other programs (see `view/objects.py`)."""
+        """Return the moving objects of a recorded episode, for export to other programs (see `view/objects.py`)."""
         return objects_in(track)
 
     def stage_of(self, env: TensorEnv) -> Tensor:
-        """Return the stage of each env's present episode, [N] integers: episodes on one stage are shown together."""
+        """Return the stage (shared scene) of each env's episode, [N] integers; episodes on one stage are shown together."""
         return torch.arange(env.num_envs) // env.group
 
     def stage(self, scene: Mapping[str, Any]) -> Stage:
@@ -74,23 +74,23 @@ class TaskView:
         return None
 
     def instruments(self, track: Trajectory) -> list[Instrument]:
-        """Return figures over time, with units."""
+        """Return figures of a recorded episode over time, with units."""
         return [*motion_of(self.actors(track), track_seconds(track)), *numbers_in(track)]
 
     def controls(self, env: TensorEnv) -> Sequence[Control]:
-        """Return the manual controls of an env; empty: it cannot be controlled by hand."""
+        """Return the manual controls of an env; an empty list if it cannot be controlled by hand."""
         return controls_of(env.action_spec)
 
     def command(self, env: TensorEnv, values: Mapping[str, float]) -> Action:
-        """Return the action of one row [1, ...] for values of all controls."""
+        """Return the action of a single env, [1, ...], for these values of all controls."""
         return command_of(env.action_spec, values)
 
     def hold(self, env: TensorEnv, action: Action) -> Action:
-        """Return a command as it continues until the next decision, with buttons released."""
+        """Return the action to repeat after `action` was applied once: the same action with its buttons released."""
         return without_buttons(self.controls(env), action)
 
     def graph(self, cfg: Any, frame: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
-        """Return plain data about one moment for a display; `frame` is the `snapshot` of one episode.
+        """Return plain data about one moment, which the task's graph.js draws, or None; `frame` is one env's `snapshot`.
 
         Raises:
             InputError: if the frame, which may come from an untrusted recording, does not fit the task.

@@ -30,14 +30,14 @@ class Control:
     rest: float = 0.0
     label: str = ""
     less: str = ""
-    """Label of its direction towards `low`."""
+    """Label of the direction towards `low`."""
     more: str = ""
     keys_less: Sequence[str] = ()
     keys_more: Sequence[str] = ()
-    """Keys that press a button."""
+    """Keys that move the control towards `high`, or press the button."""
 
     def told(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the control as a dict of plain values."""
         return asdict(self) | {"label": self.label or self.name}
 
     def clamp(self, value: Any) -> float:
@@ -48,7 +48,7 @@ class Control:
 
 
 def controls_of(spec: ActionSpec) -> list[Control]:
-    """Return controls of an action of plain numbers; none if an entry is a vector, unbounded, or a choice of many."""
+    """Return a control for each part of an action; none if a part is a vector, unbounded, or has more than two choices."""
     parts = {"action": spec} if isinstance(spec, TensorSpec) else dict(spec)
     found = []
     for name, part in parts.items():
@@ -64,7 +64,7 @@ def controls_of(spec: ActionSpec) -> list[Control]:
 
 
 def command_of(spec: ActionSpec, values: Mapping[str, float]) -> Tensor | dict[str, Tensor]:
-    """Return the action of one row [1] for these values of the controls."""
+    """Return the action of a single env, [1], for these values of the controls."""
     parts = {"action": spec} if isinstance(spec, TensorSpec) else dict(spec)
     made = {name: torch.tensor([values[name]], dtype=part.dtype) for name, part in parts.items()}
     return made["action"] if isinstance(spec, TensorSpec) else made

@@ -1,4 +1,4 @@
-"""Pictures of recorded episodes of tasks without their own."""
+"""Default pictures of recorded episodes, for tasks that do not draw their own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COLOURS = ("#1b9e5a", "#d1495b", "#4a6fa5", "#e08e1b", "#6b4fa0", "#526070")
 
 
 def draw_trajectories(tracks: Sequence[Trajectory], title: str = "") -> Any:
-    """Paths seen from above and from the side, where positions were recorded; else every entry against time."""
+    """Draw paths from above and from the side if all tracks have positions, else up to four recorded entries over time."""
     from matplotlib.figure import Figure
 
     outcomes = list(dict.fromkeys(track.outcome for track in tracks))

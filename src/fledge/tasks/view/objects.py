@@ -1,4 +1,4 @@
-"""Moving objects of a recorded episode, as other programs know them: aircraft, drones, missiles.
+"""Moving objects of a recorded episode, for export to other programs: aircraft, drones, missiles.
 
 `objects_in`, the default of `TaskView.objects`, makes them from every entry of the frames named `pos` or `..._pos`:
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["aircraft", "drone", "missile", "obstacle", "goal"]
 COLOURS = ("blue", "red", "green", "orange", "violet")
-MAX_OBJECTS = 1000  # of one entry
+MAX_OBJECTS = 1000  # per entry of the frames
 
 
 @dataclass
@@ -32,7 +32,7 @@ class SceneObject:
     """One object in an episode of T frames; positions in metres, x east, y north, z up."""
 
     name: str
-    pos: np.ndarray  # [T, 3] or [T, 2]; [1, 3] of what never moves
+    pos: np.ndarray  # [T, 3] or [T, 2]; [1, 3] if the object never moves
     kind: Kind = "aircraft"
     colour: str = "blue"  # one of COLOURS
     heading: np.ndarray | None = None  # [T] rad, counter-clockwise from +x; None: unknown
@@ -46,7 +46,7 @@ class SceneObject:
 
 
 def objects_in(track: Trajectory) -> list[SceneObject]:
-    """Return objects by the recorded positions (see above), owners before what belongs to them."""
+    """Return an object for every recorded position entry; owners come before the objects that belong to them."""
     found: list[SceneObject] = []
     for entry in sorted((name for name in track.frames if name == "pos" or name.endswith("_pos")), key=len):
         found += _objects_of(track.frames, entry.removesuffix("pos"), len(found))
@@ -78,7 +78,7 @@ def _objects_of(frames: Mapping[str, np.ndarray], prefix: str, known: int) -> li
 
 
 def _like(values: Any, pos: np.ndarray, at: tuple[Any, ...]) -> np.ndarray | None:
-    """Return the entry of one object, if values go with positions."""
+    """Return the values of one object; None unless there is one value per position."""
     return values[at] if isinstance(values, np.ndarray) and values.shape == pos.shape[:-1] else None
 
 

@@ -37,7 +37,7 @@ class Stage:
 
 @dataclass
 class Crowd:
-    """Obstacles that move, T frames, at most K of them in each."""
+    """Moving obstacles in T frames, at most K obstacles per frame."""
 
     ids: np.ndarray  # [T, K] int: index of the obstacle; -1: none
     pos: np.ndarray  # [T, K, 3] m
@@ -48,7 +48,7 @@ class Crowd:
 
 @dataclass
 class Beams:
-    """Readings of the first actor's ranging sensor, T frames: H azimuths, V elevations."""
+    """Readings of the first actor's ranging sensor in T frames, at H azimuths and V elevations."""
 
     azimuths: np.ndarray  # [H] rad, counter-clockwise from where the actor heads
     elevations: np.ndarray  # [V] rad
@@ -58,7 +58,7 @@ class Beams:
 
 @dataclass
 class Instrument:
-    """One figure over T frames."""
+    """A number over time, one value for each of T frames."""
 
     name: str
     values: np.ndarray  # [T]
@@ -66,7 +66,7 @@ class Instrument:
 
 
 def numbers_in(track: Trajectory) -> list[Instrument]:
-    """Return every recorded number over time; entries of short vectors get one instrument each."""
+    """Return an instrument for every recorded number, and for each component of vectors of at most 8 numbers."""
     found = []
     for name, values in track.frames.items():
         if name == "pos" or name.endswith(("_pos", "_id")) or values.dtype.kind not in "fiu":
@@ -81,7 +81,7 @@ def numbers_in(track: Trajectory) -> list[Instrument]:
 
 
 def motion_of(actors: Sequence[SceneObject], seconds: np.ndarray) -> list[Instrument]:
-    """Return speed and height of the first object that moves, from its positions."""
+    """Return speed and height of the first actor that has a position in every frame."""
     first = next((actor for actor in actors if len(actor.pos) == len(seconds) > 1), None)
     if first is None:
         return []
@@ -94,7 +94,7 @@ def motion_of(actors: Sequence[SceneObject], seconds: np.ndarray) -> list[Instru
 
 
 def split_unit(name: str) -> tuple[str, str]:
-    """Return a field's name without its unit, and the unit."""
+    """Return the label and the unit of a field's name: ("wind speed", "m/s") for "wind_speed_mps"."""
     units = {"s": "s", "m": "m", "deg": "°", "rad": "rad", "mps": "m/s"}
     stem, mark, ending = name.rpartition("_")
     unit = units.get(ending, "") if mark else ""
@@ -102,7 +102,7 @@ def split_unit(name: str) -> tuple[str, str]:
 
 
 def track_seconds(track: Trajectory) -> np.ndarray:
-    """Return seconds since the start of each of an episode's frames, [T]."""
+    """Return the time of each frame of an episode since its start, [T] s."""
     count = len(next(iter(track.frames.values()), ()))
     index: Any = track.facts.get("index")
     numbers = np.arange(count) if index is None else np.asarray(index)

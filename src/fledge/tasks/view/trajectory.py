@@ -1,4 +1,4 @@
-"""A recorded episode, and why it was lost."""
+"""Data classes of a recorded episode, and of the reason why it was lost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Trajectory:
     """One recorded episode."""
 
     frames: dict[str, np.ndarray]  # [steps, ...] per entry of `TaskView.snapshot`
-    scene: dict[str, Any]  # what does not move
+    scene: dict[str, Any]  # static part of the episode (`TaskView.scene`)
     outcome: str
     facts: dict[str, Any] = field(default_factory=dict)
     """Index in the evaluation, return, seconds per frame, and other plain values."""
@@ -23,5 +23,5 @@ class Trajectory:
 class LossReason:
     """Why an episode was lost."""
 
-    kind: str  # a few words, the same for all episodes lost alike
-    why: str  # one sentence
+    kind: str  # short name of the reason, the same for all episodes that were lost for it
+    why: str  # one sentence about this episode

@@ -218,5 +218,5 @@ def test_another_lidar_size_is_refused_by_naming_both_shapes(tmp_path: Path) -> 
     saved = navrl_state_dict(random_policy())
     saved["feature_extractor.module.0.module.7.weight"] = torch.zeros(128, 576)
     torch.save(saved, tmp_path / "wide.pt")
-    with pytest.raises(FormatError, match=r"\(128, 576\).*\(128, 288\).*another LiDAR"):
+    with pytest.raises(FormatError, match=r"\(128, 576\).*\(128, 288\).*NavRL's LiDAR"):
         load_navrl_checkpoint(tmp_path / "wide.pt")

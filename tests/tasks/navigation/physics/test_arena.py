@@ -61,5 +61,5 @@ def test_movers_swing_between_the_borders_and_are_seen_as_cylinders_of_half_a_me
 
 
 def test_the_arena_and_its_lane_go_together() -> None:
-    with pytest.raises(ConfigError, match="go together"):
+    with pytest.raises(ConfigError, match="need each other"):
         check_settings(from_plain(NavigationConfig, {"layout": "arena"}))

@@ -46,7 +46,7 @@ def flyer(pos: wp.vec2, dir: wp.vec2, speed: float) -> Flyer:
 
 @wp.struct
 class Leg:
-    """Change of state over some steps. Legs are summed before they are added: float32 would round each at 60 km."""
+    """Change of state over some steps. Legs are summed first: float32 would round each when added to a position of 60 km."""
 
     step: wp.vec2  # m, world
     turn: wp.vec2  # of the direction's unit vector, world
@@ -55,7 +55,7 @@ class Leg:
 
 @wp.func
 def drag_factor(frame: Airframe, u: float) -> float:
-    """Return drag over v², 1/m."""
+    """Return the drag at rudder u divided by v², 1/m."""
     cl = u * (1.0 / frame.rmin)
     return frame.cd0 + frame.k * cl * cl
 
@@ -72,7 +72,7 @@ def swiftness(a2: float, t: float) -> float:
 
 @wp.func
 def speed_gain(c: float, thrust: float, v0: float, t: float) -> float:
-    """Return the exact change of speed over t seconds of dv/dt = T - c v².
+    """Return the exact change of speed over t seconds, m/s, where dv/dt = T - c v².
 
     v1 = (v0 + T h) / (1 + c v0 h) with h = tanh(a t) / a and a² = T c.
     """
@@ -82,7 +82,7 @@ def speed_gain(c: float, thrust: float, v0: float, t: float) -> float:
 
 @wp.func
 def path_length(c: float, thrust: float, v0: float, gain: float, t: float) -> float:
-    """Return the metres flown: the integral of the cubic with the speeds and slopes of both ends."""
+    """Return the metres flown in t seconds: the integral of the cubic with the speeds and slopes of both ends."""
     v1 = v0 + gain
     if c * v0 * t > 0.3:  # strong drag: the cubic is too coarse
         h = swiftness(thrust * c, t)
@@ -95,7 +95,7 @@ def path_length(c: float, thrust: float, v0: float, gain: float, t: float) -> fl
 
 @wp.func
 def bearable_rudder(frame: Airframe, u: float, thrust: float, v0: float, dt: float) -> float:
-    """Return the rudder of a step within the load limit at the speed in its middle, which itself depends on the rudder."""
+    """Return the rudder of a step, reduced so that the load in the middle of the step does not exceed the limit."""
     rudder = wp.clamp(u, -1.0, 1.0)
     fastest = v0 + 0.5 * dt * thrust
     if frame.max_load > 0.0 and wp.abs(rudder) * fastest * fastest > frame.max_load * frame.rmin:

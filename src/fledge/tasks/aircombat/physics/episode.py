@@ -1,4 +1,4 @@
-"""Starts of fights, a function of (seed, global index of the duel, index of the fight). One thread per duel."""
+"""Kernels that start fights. A start depends only on (seed, global index of the duel, index of the fight)."""
 
 import warp as wp
 
@@ -30,7 +30,7 @@ def place(d: Duels, row: int, pos: wp.vec2, dir: wp.vec2, speed: float):
 
 @wp.func
 def put_in_flight(p: Params, d: Duels, row: int, seconds: float):
-    """Put the row's first missile in flight: fired some seconds ago, flying straight."""
+    """Put the row's first missile in flight, as if it had been fired `seconds` ago and had flown straight."""
     missile = flyer(d.pos[row] - seconds * d.speed[row] * d.dir[row], d.dir[row], d.speed[row])
     burn = p.motor.burn
     steps = int(wp.ceil(seconds / STEP))
@@ -52,11 +52,11 @@ def begin_fight(i: int, p: Params, d: Duels):
     """Start the next fight of duel i."""
     episode = d.episode[i] + 1
     d.episode[i] = episode
-    who = wp.uint32(i + p.env_offset)
+    duel = wp.uint32(i + p.env_offset)
     when = wp.uint32(episode)
     kind = p.scenario
     if kind == MIXED:
-        choice = int(uniform4(who, when, P_KIND, wp.uint32(0), p.seed)[0] * 4.0)
+        choice = int(uniform4(duel, when, P_KIND, wp.uint32(0), p.seed)[0] * 4.0)
         kind = HEAD_ON
         if choice == 1:
             kind = RANDOM
@@ -64,8 +64,8 @@ def begin_fight(i: int, p: Params, d: Duels):
             kind = DEFENSIVE
         elif choice == 3:
             kind = CHASE
-    u = uniform4(who, when, P_START, wp.uint32(0), p.seed)
-    w = uniform4(who, when, P_GOAL, wp.uint32(0), p.seed)
+    u = uniform4(duel, when, P_START, wp.uint32(0), p.seed)
+    w = uniform4(duel, when, P_GOAL, wp.uint32(0), p.seed)
     better = 2 * i  # the row with the advantage
     if u[3] < 0.5:
         better = 2 * i + 1
@@ -107,7 +107,7 @@ def begin_fight(i: int, p: Params, d: Duels):
 
 @wp.kernel(enable_backward=False)
 def restart(first: int, p: Params, d: Duels, result: Result, obs: Obs, final: Obs):
-    """Where a fight ended: copy both sides' observations to `final`, and start the next one."""
+    """For each fight that ended, copy both sides' observations to `final` and start the next fight; one thread per duel."""
     i = first + wp.tid()
     if not (result.terminated[2 * i] or result.truncated[2 * i]):
         return
@@ -127,7 +127,7 @@ def restart(first: int, p: Params, d: Duels, result: Result, obs: Obs, final: Ob
 
 @wp.kernel(enable_backward=False)
 def restart_masked(first: int, p: Params, d: Duels, mask: wp.array(dtype=wp.bool)):
-    """Start a new fight where the mask is true (it is the same for both rows of a duel)."""
+    """Start a new fight of each duel whose `mask` is true (the same in both rows); one thread per duel."""
     i = first + wp.tid()
     if mask[2 * i]:
         begin_fight(i, p, d)

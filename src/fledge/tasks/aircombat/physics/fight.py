@@ -42,7 +42,7 @@ def shoot(p: Params, d: Duels, row: int, asked: int):
 
 @wp.func
 def slew(rate: float, now: float, asked: float, dt: float) -> float:
-    """Return the position of the rudder in the next step."""
+    """Return the next rudder position: from `now` towards `asked` by at most `rate` per second; at once if `rate` is 0."""
     if rate <= 0.0:
         return asked
     return now + wp.clamp(asked - now, -rate * dt, rate * dt)
@@ -50,7 +50,7 @@ def slew(rate: float, now: float, asked: float, dt: float) -> float:
 
 @wp.func
 def fly_missiles(p: Params, d: Duels, row: int, target: Flyer, target_after: Flyer, dt: float) -> wp.vec2i:
-    """Move the missiles that a row fired; return whether one kills, and how many still fly."""
+    """Move the missiles that a row fired; return 1 if one kills its target, else 0, and how many still fly."""
     killed = int(0)
     flying = int(0)
     for slot in range(d.fired[row]):

@@ -12,12 +12,12 @@ from fledge.tasks.aircombat.physics.airframe import Airframe, Flyer, move
 
 @wp.struct
 class Motor:
-    """Parameters of a missile."""
+    """Parameters of a missile: airframe, guidance, burn time and kill radius."""
 
     frame: Airframe
     navigation: float  # N, turn rate over the rate of the line of sight
     burn: float  # s
-    min_speed: float  # m/s, below which it is spent once the motor is out
+    min_speed: float  # m/s, below which the missile is spent once the motor has burnt out
     kill_radius: float  # m
 
 
@@ -33,7 +33,7 @@ def unit(angle: float) -> wp.vec2:
 
 @wp.func
 def guide(motor: Motor, missile: Flyer, target: Flyer) -> float:
-    """Return the rudder towards the target, before limits."""
+    """Return the rudder that steers towards the target, not yet limited to -1 .. 1."""
     r = target.pos - missile.pos
     if wp.dot(r, missile.dir) < 0.0:
         if cross2(missile.dir, r) < 0.0:
@@ -57,7 +57,7 @@ def fly_missile(motor: Motor, missile: Flyer, u: float, burn: float, dt: float) 
 
 @wp.func
 def closest_approach(r0: wp.vec2, r1: wp.vec2) -> float:
-    """Return the smallest distance to the origin from r0 to r1, relative positions before and after a step, m."""
+    """Return the closest approach within a step, m, from the relative positions before (r0) and after the step (r1)."""
     step = r1 - r0
     along = wp.clamp(-wp.dot(r0, step) / wp.max(wp.dot(step, step), 1.0e-9), 0.0, 1.0)
     return wp.length(r0 + along * step)

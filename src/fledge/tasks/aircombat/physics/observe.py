@@ -59,7 +59,7 @@ def observe_missile(p: Params, d: Duels, obs: Obs, row: int, owner: int, me: Fly
 
 @wp.kernel(enable_backward=False)
 def observe(first: int, only_ended: int, p: Params, d: Duels, result: Result, obs: Obs):
-    """Write all observations but `spacetime`; if `only_ended`, of fights that have just restarted."""
+    """Write all observations but `spacetime`; if `only_ended`, only for fights that have just restarted."""
     row = 2 * first + wp.tid()
     if only_ended == 1 and not (result.terminated[row] or result.truncated[row]):
         return
@@ -93,6 +93,6 @@ def observe(first: int, only_ended: int, p: Params, d: Duels, result: Result, ob
     for slot in range(p.slots):
         observe_missile(p, d, obs, row, row, me, foe, slot, slot)
         observe_missile(p, d, obs, row, other, me, me, slot, p.slots + slot)
-    values = obs.mask.shape[1]  # 2: hold or fire; 6: that for each of three rudders
+    values = obs.mask.shape[1]  # 2: hold or fire; 6: hold or fire for each of three rudders
     for k in range(values):
         obs.mask[row, k] = k % 2 == 0 or ready > 0.5

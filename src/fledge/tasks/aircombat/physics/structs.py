@@ -22,7 +22,7 @@ SCENARIOS = {kind: number for number, kind in enumerate(Scenario)}
 
 
 class Outcome(enum.IntEnum):
-    """How a fight ended, for the side of the row (`outcome` buffer; RUNNING while it has not)."""
+    """How a fight ended for the side that a row belongs to (values of the `outcome` buffer); RUNNING until it ends."""
 
     RUNNING = 0
     WIN = 1
@@ -34,7 +34,7 @@ class Outcome(enum.IntEnum):
 
 @wp.struct
 class Physics:
-    """Parameters of fighters and missiles, which determine a fly-out."""
+    """Parameters of fighters and missiles, which determine how every missile flies."""
 
     fighter: Airframe
     motor: Motor
@@ -43,7 +43,7 @@ class Physics:
 
 
 def airframe_of(cfg: FighterConfig | MissileConfig, load_limits: bool) -> Airframe:
-    """Return the parameters of an airframe."""
+    """Return the airframe parameters of a fighter or missile; without a limit on the load unless `load_limits`."""
     frame = Airframe()
     frame.cd0 = GRAVITY / cfg.terminal_speed**2
     frame.k = 1.0 / (4.0 * frame.cd0 * cfg.lift_drag**2)
@@ -54,7 +54,7 @@ def airframe_of(cfg: FighterConfig | MissileConfig, load_limits: bool) -> Airfra
 
 
 def motor_of(cfg: MissileConfig, load_limits: bool) -> Motor:
-    """Return the parameters of a missile."""
+    """Return the parameters of a missile; without a limit on the load unless `load_limits`."""
     motor = Motor()
     motor.frame = airframe_of(cfg, load_limits)
     motor.navigation, motor.burn = cfg.navigation, cfg.burn_s
@@ -80,13 +80,13 @@ def limits_of(columns: type[Columns]) -> Any:
 
 @wp.struct
 class Params:
-    """Scalars, fixed for the life of the env."""
+    """Parameters of the kernels, fixed for the life of the env."""
 
     seed: wp.vec2ui
     env_offset: int  # global index of this env's first duel
     fighter: Airframe
     motor: Motor
-    slots: int  # missiles of each side
+    slots: int  # missiles that each side carries
     interval: float  # s between shots
     rudder_rate: float  # 1/s, 0: at once
     max_time: float  # s
@@ -109,7 +109,7 @@ class Duels:
     alive: wp.array(dtype=wp.int32)  # [2 N]
     fired: wp.array(dtype=wp.int32)  # [2 N] missiles fired so far
     wait: wp.array(dtype=wp.float32)  # [2 N] s until the next shot is possible
-    m_pos: wp.array2d(dtype=wp.vec2)  # [2 N, S] of the missiles that the row fired
+    m_pos: wp.array2d(dtype=wp.vec2)  # [2 N, S] m, of the missiles that the row fired; as are all m_...
     m_dir: wp.array2d(dtype=wp.vec2)
     m_speed: wp.array2d(dtype=wp.float32)
     m_burn: wp.array2d(dtype=wp.float32)  # s that the motor still burns
@@ -124,7 +124,7 @@ class Duels:
 
 @wp.struct
 class Controls:
-    """Actions, [2 N]."""
+    """Actions of all rows, [2 N]."""
 
     rudder: wp.array(dtype=wp.float32)
     throttle: wp.array(dtype=wp.float32)
@@ -151,7 +151,7 @@ class Obs:
 
 @wp.struct
 class Result:
-    """How a step ended, [2 N]."""
+    """How fights ended in a step, [2 N]."""
 
     terminated: wp.array(dtype=wp.bool)
     truncated: wp.array(dtype=wp.bool)

@@ -1,4 +1,4 @@
-"""Solve every node of a table: hundreds of fly-outs each, over all threads."""
+"""Compute the ranges at every node of a table, by hundreds of fly-outs (simulated shots) per node, on all threads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Ranges = tuple[np.ndarray, np.ndarray]  # largest and smallest, [..., 4] float32
 
 
 def grid() -> np.ndarray:
-    """Return the geometries of all nodes, [own, target, off-boresight, aspect, 4]."""
+    """Return the geometry of every node, [own, target, off-boresight, aspect, 4]: two speeds, m/s, and two angles, rad."""
     axes = [np.array(OWN), np.array(TARGET), np.radians(np.minimum(OFF_BORESIGHT, ASTERN)), np.radians(ASPECT)]
     return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).astype(np.float32)
 
@@ -42,7 +42,7 @@ def solve_geometries(
     dt: float = DT,
     both_ends: bool = False,
 ) -> Ranges:
-    """Return r_max, r_left, r_right, r_ne of geometries [N, 4]; the smallest ranges only with `both_ends`."""
+    """Return the largest and, if `both_ends`, the smallest ranges that kill: r_max, r_left, r_right, r_ne, [N, 4] m each."""
     device = str(launcher.device)
     given: wp.array = wp.array(np.ascontiguousarray(geometries, np.float32), dtype=wp.vec4, device=device)
     largest = wp.zeros(len(geometries), dtype=wp.vec4, device=device)
@@ -53,7 +53,7 @@ def solve_geometries(
 
 
 def farthest_ranges(physics: Physics, launcher: Launcher, dt: float = DT) -> tuple[float, float]:
-    """Return bounds of r_max, and of r_left and r_right: nose to nose, shooter at top speed, target at any speed."""
+    """Return upper bounds, m, of r_max and of r_left and r_right: nose to nose, shooter at top speed, target at any speed."""
     best = np.array([[OWN[-1], speed, 0, 0] for speed in TARGET])
     largest, _ = solve_geometries(physics, best, launcher, (1.0e6, 1.0e6), dt)
     found = BEYOND * largest.max(axis=0)
@@ -61,7 +61,7 @@ def farthest_ranges(physics: Physics, launcher: Launcher, dt: float = DT) -> tup
 
 
 def build_table(physics: Physics, device: str, on_progress: Callable[[int], None] | None = None) -> Ranges:
-    """Solve all nodes; `on_progress` gets the parts done, up to PARTS."""
+    """Solve all nodes; call `on_progress` with the number of parts done, 1 to PARTS."""
     launcher = Launcher(device, default_threads())
     try:
         farthest = farthest_ranges(physics, launcher)
@@ -79,10 +79,10 @@ def build_table(physics: Physics, device: str, on_progress: Callable[[int], None
 
 
 def complete(largest: np.ndarray, smallest: np.ndarray) -> Ranges:
-    """Return middles, and signed squares of half the lengths, of the intervals of ranges that kill.
+    """Return for each node the middle of the interval of ranges that kill, m, and the signed square of half its length.
 
     A node without such an interval is extrapolated: it gets the mean of the straight lines through the two nearest known
-    nodes, on each side along each axis; its square is never positive.
+    nodes, on each side along each axis; the square of its half-length is never positive.
     """
     middle, half = (largest + smallest) / 2.0, (largest - smallest) / 2.0
     square = half * half
@@ -104,7 +104,7 @@ def complete(largest: np.ndarray, smallest: np.ndarray) -> Ranges:
 
 
 def step_ratio(axis: int, way: int) -> np.ndarray:
-    """Return, for each node of an axis, the ratio of the next spacing in a direction to the one after it, to broadcast."""
+    """Return for each node of an axis the distance to the next node in direction `way`, divided by the distance after it."""
     gaps = np.diff(AXES[axis])
     at = np.arange(len(gaps) + 1) + (0 if way > 0 else -1)
     ratio = gaps[at % len(gaps)] / gaps[(at + way) % len(gaps)]
@@ -112,7 +112,7 @@ def step_ratio(axis: int, way: int) -> np.ndarray:
 
 
 def shifted(values: np.ndarray, axis: int, by: int) -> np.ndarray:
-    """Return the nodes `by` steps on along an axis; 0 beyond the ends, except that aspects wrap around."""
+    """Return at each node the value `by` nodes farther along an axis; 0 beyond its ends, but the aspect wraps around."""
     if axis == 3:  # the first and the last are the same angle
         inner = np.roll(np.take(values, range(values.shape[3] - 1), axis=3), -by, axis=3)
         return np.concatenate([inner, np.take(inner, [0], axis=3)], axis=3)

@@ -14,9 +14,9 @@ from fledge.tasks.aircombat.spacetime.table import ReachTable
 
 @wp.struct
 class Shots:
-    """Missiles, fired now or in flight, each with a target; position and direction in one vector, speed beside it."""
+    """C missiles, fired now or in flight, each with a target; a vector holds position (m) and unit direction."""
 
-    missile: Vec4s  # [C] m; unit vector
+    missile: Vec4s  # [C]
     missile_speed: Floats  # [C] m/s
     burn: Floats  # [C] s that the motor still burns
     target: Vec4s  # [C]
@@ -30,9 +30,9 @@ class Shots:
 def reach_missile(
     first: int, p: Physics, speed: float, rudder: float, dt: float, steps: int, directions: Floats, out: Floats2d
 ):
-    """Write the distance from the launch along directions (rad from the nose) [direction, time], m; -1 once it is spent.
+    """Write how far a missile gets along each direction (rad from the nose), [direction, time] m; -1 once it is spent.
 
-    The missile turns to the direction by at most `rudder`, and flies on.
+    The missile turns to the direction with at most `rudder`, and flies on.
     """
     i = first + wp.tid()
     wanted = unit(directions[i])
@@ -54,7 +54,7 @@ def reach_missile(
 def trace_target(
     first: int, p: Physics, manoeuvre: int, dt: float, steps: int, geometries: Vec4s, ranges: Floats, out: Vec3s2d
 ):
-    """Write the target's position and speed [geometry, time] in a manoeuvre against a threat that stays at the launch."""
+    """Write the target's position and speed [geometry, time] while it evades a threat that stays at the point of launch."""
     i = first + wp.tid()
     launch = launch_at(geometries[i], ranges[i])
     from_there = launch.shooter
@@ -72,7 +72,7 @@ def trace_target(
 def hold_both(
     first: int, p: Physics, dt: float, geometries: Vec4s, ranges: Floats, later: Vec4s2d, later_ranges: Floats2d
 ):
-    """Write geometry and range [geometry, time], every dt, while both sides hold their course at full throttle."""
+    """Write the geometry and range after every dt [geometry, time], while both sides hold their course at full throttle."""
     i = first + wp.tid()
     launch = launch_at(geometries[i], ranges[i])
     one = launch.shooter
@@ -99,16 +99,16 @@ def flyer_at(place: wp.vec4, speed: float) -> Flyer:
 def fly_on(
     first: int, p: Physics, manoeuvre: int, dt: float, missiles: Vec4s, burns: Floats, targets: Vec4s, out: Floats
 ):
-    """Write the closest approach of missiles in flight; missile and target are given as x, y, heading, speed."""
+    """Write the closest approach of missiles in flight, m; missiles and targets are given as x, y, heading, speed."""
     i = first + wp.tid()
     out[i] = fly_out(p, flyer_of(missiles[i]), burns[i], flyer_of(targets[i]), manoeuvre, dt, 0.0).miss
 
 
 @wp.kernel(enable_backward=False)
 def trace_shots(first: int, p: Physics, dt: float, steps: int, shots: Shots, paths: Vec4s2d, ends: Vec3s):
-    """Write positions of target and missile [shot, time], and the end [shot]: killed, time, closest approach.
+    """Write the positions of target and missile [shot, time], and how each shot ends [shot]: killed, time, closest approach.
 
-    The physics are those of the env. A missile that is gone stays at its last position; the target flies on.
+    The physics are those of the env. A missile that has hit or is spent stays at its last position; the target flies on.
     """
     i = first + wp.tid()
     missile = flyer_at(shots.missile[i], shots.missile_speed[i])
@@ -151,7 +151,8 @@ def trace_shots(first: int, p: Physics, dt: float, steps: int, shots: Shots, pat
 def judge_pairs(
     first: int, p: Physics, t: ReachTable, ones: Vec4s, twos: Vec4s, speeds: Vec2s, ranges: Vec3s2d, times: Vec2s
 ):
-    """Write R_max, R_tr, R_ne of both sides' shots [pair, shooter], and both sides' times to decide [pair], by the table."""
+    """Write from the table R_max, R_tr, R_ne of both sides' shots, m [pair, shooter], and both sides' time to decide (see
+    `observe`), s [pair]."""
     i = first + wp.tid()
     pair = judge_pair(p, t, flyer_at(ones[i], speeds[i][0]), flyer_at(twos[i], speeds[i][1]))
     ranges[i, 0] = pair.by_one

@@ -1,4 +1,4 @@
-"""Missile ranges and fly-outs, for any number of geometries at once.
+"""Missile ranges and fly-outs (simulated shots), for any number of geometries at once.
 
     envelope = Envelope(AircombatConfig())
     envelope.lookup(300.0, 300.0, 0.0, 0.0)                  from the table: millions a second
@@ -31,15 +31,15 @@ from fledge.tasks.aircombat.spacetime.store import load_table
 
 Numbers = float | Tensor
 RANGES = ("r_max_m", "r_tr_m", "r_ne_m")
-RUDDERS = (1.0, 0.5, 0.25, 0.12, 0.06)  # turns of the missiles whose reach is drawn
+RUDDERS = (1.0, 0.5, 0.25, 0.12, 0.06)  # largest rudder in each turn that `missile_reach` tries
 DECIDE_DT, DECIDE_HORIZON = 0.25, 240.0  # s
 
 
 class Envelope:
-    """Missile ranges and fly-outs of one physics.
+    """Missile ranges and fly-outs for the physics of one config.
 
     Args:
-        cfg: Settings of the duel; only those of the physics count, and `dt_s`, the step of fly-outs.
+        cfg: Settings of the duel; only its physics is used, and `dt_s`, the time step of fly-outs.
     """
 
     def __init__(self, cfg: AircombatConfig | None = None, device: str = "cpu", num_threads: int | None = None) -> None:
@@ -65,7 +65,7 @@ class Envelope:
     def lookup(
         self, own_speed: Numbers, target_speed: Numbers, off_boresight_deg: Numbers = 0.0, aspect_deg: Numbers = 0.0
     ) -> dict[str, Tensor]:
-        """Return `r_max_m`, `r_tr_m`, `r_ne_m` from the table, which is built first if this physics has none yet."""
+        """Return `r_max_m`, `r_tr_m`, `r_ne_m` from the table; if there is none for this physics yet, build it first."""
         geometries, shape = self._geometries(own_speed, target_speed, off_boresight_deg, aspect_deg)
         found = torch.empty(len(geometries), 3, device=self.device)
         reach_table, given = load_table(self.cfg, self.device), _arrays(geometries)
@@ -75,7 +75,7 @@ class Envelope:
     def solve(
         self, own_speed: Numbers, target_speed: Numbers, off_boresight_deg: Numbers = 0.0, aspect_deg: Numbers = 0.0
     ) -> dict[str, Tensor]:
-        """Return the same ranges by fly-outs; 1 km if no shot from beyond 1 km kills."""
+        """Return `r_max_m`, `r_tr_m`, `r_ne_m` by fly-outs; 1 km if no shot from beyond 1 km kills."""
         geometries, shape = self._geometries(own_speed, target_speed, off_boresight_deg, aspect_deg)
         if self._farthest is None:
             self._farthest = farthest_ranges(self.physics, self.launcher, self.cfg.dt_s)
@@ -112,18 +112,20 @@ class Envelope:
         off_boresight_deg: Numbers = 0.0,
         aspect_deg: Numbers = 0.0,
     ) -> Tensor:
-        """Return for how many seconds the target may hold its course, both holding, before turning away no longer saves it.
+        """Return how many seconds the target may hold its course before turning away no longer saves it from a shot.
 
-        By fly-outs, to a quarter of a second; 0 if it is too late already, inf if it can hold for over four minutes.
+        Both sides hold their course until then. Computed by fly-outs, to a quarter of a second; 0 if it is too late already,
+        inf if the target can hold for more than four minutes.
         """
         geometries, shape = self._geometries(own_speed, target_speed, off_boresight_deg, aspect_deg, range_m)
-        count, looks = len(geometries), int(DECIDE_HORIZON / DECIDE_DT) + 1
-        later, ranges = torch.empty(count, looks, 4, device=self.device), torch.empty(count, looks, device=self.device)
+        count, num_times = len(geometries), int(DECIDE_HORIZON / DECIDE_DT) + 1
+        later = torch.empty(count, num_times, 4, device=self.device)
+        ranges = torch.empty(count, num_times, device=self.device)
         args = [self.physics, DECIDE_DT, *_arrays(geometries), wp.from_torch(later, dtype=wp.vec4)]
         self.run(curves.hold_both, [*args, wp.from_torch(ranges)], count)
         shots = torch.cat([later, ranges[..., None]], -1).reshape(-1, 5)
         flown = [self._fly(shots, manoeuvre)[:, 0] > 0 for manoeuvre in (Manoeuvre.AWAY_LEFT, Manoeuvre.AWAY_RIGHT)]
-        killed = (flown[0] & flown[1]).reshape(count, looks)
+        killed = (flown[0] & flown[1]).reshape(count, num_times)
         first = killed.int().argmax(dim=1) * DECIDE_DT
         return torch.where(killed.any(dim=1), first, torch.inf).reshape(shape)
 
@@ -132,7 +134,7 @@ class Envelope:
     ) -> Tensor:
         """Return how far a missile fired now gets along directions from the nose [direction, time], m; NaN once it is spent.
 
-        A hard turn costs more speed than a wide one: several are flown, and the farthest counts.
+        A hard turn costs more speed than a wide turn: the method tries several, and takes the farthest.
         """
         points, steps, dt = self._times(duration_s, every_s, dt_s)
         directions = torch.deg2rad(directions_deg.to(torch.float32)).contiguous()
@@ -164,12 +166,12 @@ class Envelope:
         return out[0, :, :2]
 
     def _times(self, duration_s: float, every_s: float, dt_s: float = 0.0) -> tuple[int, int, float]:
-        """Return the number of points of a curve, the physics steps between two of them, and the length of a step, s."""
+        """Return the number of points of a curve, the physics steps between two points, and the length of a step, s."""
         steps = max(1, round(every_s / (dt_s or self.cfg.dt_s)))
         return int(duration_s / every_s) + 1, steps, every_s / steps
 
     def _geometries(self, *values: Numbers) -> tuple[Tensor, torch.Size]:
-        """Return columns own speed, target's speed, off-boresight, aspect (rad), and any further values; and their shape."""
+        """Return own speed, target's speed, off-boresight, aspect (rad) and further values as columns; and their shape."""
         tensors = [torch.as_tensor(value, dtype=torch.float32, device=self.device) for value in values]
         try:
             tensors = list(torch.broadcast_tensors(*tensors))
@@ -177,13 +179,13 @@ class Envelope:
             shapes = [tuple(t.shape) for t in tensors]
             raise InputError(f"Shapes {shapes} do not match: pass numbers or tensors of one shape.") from error
         if not all(bool(torch.isfinite(t).all()) for t in tensors):
-            raise InputError("Speeds, angles and ranges must be finite.")
+            raise InputError("Speeds, angles and ranges must be finite, but some are NaN or infinite.")
         columns = torch.stack([t.reshape(-1) for t in tensors], dim=-1)
         columns[:, 2:4] = torch.deg2rad((columns[:, 2:4] + 180.0) % 360.0 - 180.0)
         return columns, tensors[0].shape
 
 
 def _arrays(columns: Tensor) -> list[Any]:
-    """Return the first four columns as vectors, and any further ones as numbers."""
+    """Return Warp arrays: one of vectors for the first four columns, one of numbers for each further column."""
     vectors = wp.from_torch(columns[:, :4].contiguous(), dtype=wp.vec4)
     return [vectors, *(wp.from_torch(column.contiguous()) for column in columns.T[4:])]

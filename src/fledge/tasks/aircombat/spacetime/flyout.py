@@ -1,11 +1,11 @@
-"""Fly-outs: one guided missile against one target that flies a manoeuvre, with the simulator's own physics.
+"""Fly-outs: one guided missile against one target that flies a manoeuvre, with the env's own physics.
 
 A geometry is own speed, target's speed (m/s), off-boresight and aspect (rad, left positive): the angle from the shooter's nose
 to the target, and from the target's nose to the shooter. Aspect 0 is a target that comes nose-on, pi a tail chase.
 
 A fly-out ends when the missile has killed or is spent, or when the end is certain: a coasting missile that is slower than a
 target flying straight ahead of it never gets nearer. Steps may be long: the arc of a step is exact, and the closest approach
-is that within the step.
+is computed within the step.
 
 Kill ranges of a geometry, the exact values that tables interpolate:
 
@@ -17,8 +17,9 @@ Each is the largest range that kills, 0 if none beyond NEAREST does. The ranges 
 comes from outside, in steps of RATIO, to the first range that kills, and bisects from there. The answer is never below the
 exact value, and above it by less than RATIO^(1 / 2^HALVINGS).
 
-Each comes with the other end of the interval of ranges that kill, or half the range if all down to there kill. Where an
-interval shrinks to nothing (a missile fired far off its boresight cannot turn in time at any range), its ends meet.
+Each comes with the smallest range of the interval of ranges that kill, or with half the largest range if all ranges down to
+that kill. Where an interval shrinks to nothing (a missile fired far off its boresight cannot turn in time at any range), its
+ends meet.
 """
 
 import warp as wp
@@ -33,17 +34,17 @@ PI = wp.constant(3.14159265358979)
 STRAIGHT = wp.constant(0.05)  # largest rudder of a target that counts as flying straight
 LONGEST = wp.constant(600.0)  # s; no missile flies longer
 LONGEST_STEP = wp.constant(4.0)  # s
-LAST = wp.constant(2.0)  # s before the end that are extrapolated
+LAST = wp.constant(2.0)  # s before the end of a fly-out that are extrapolated
 RATIO = wp.constant(1.1)
 HALVINGS = wp.constant(6)
 NEAREST = wp.constant(1000.0)  # m; anything closer counts as within range
-COARSE = wp.constant(2.0)  # steps of the search from outside are longer by this
+COARSE = wp.constant(2.0)  # factor on the time step in the search from outside
 NO_ESCAPE = wp.constant(-1)  # stands for all manoeuvres
 
 
 @wp.struct
 class Launch:
-    """Both sides at a launch."""
+    """State of both sides when the missile is launched."""
 
     shooter: Flyer  # and its missile: at the origin, pointing east
     target: Flyer
@@ -51,7 +52,7 @@ class Launch:
 
 @wp.func
 def launch_at(geometry: wp.vec4, away: float) -> Launch:
-    """Place both sides in a geometry at a range, m."""
+    """Return both sides in a geometry at a range (`away`), m."""
     out = Launch()
     out.shooter = flyer(wp.vec2(), wp.vec2(1.0, 0.0), geometry[0])
     out.target = flyer(away * unit(geometry[2]), unit(geometry[2] + PI - geometry[3]), geometry[1])
@@ -69,14 +70,14 @@ class FlyOut:
 
 @wp.func
 def outrun(p: Physics, missile: Flyer, target: Flyer) -> bool:
-    """Return whether a coasting missile can never reach a target that flies straight."""
+    """Return whether a coasting missile is too slow ever to reach a target that flies straight."""
     ahead = wp.dot(target.pos - missile.pos, target.dir)
     return missile.speed < wp.min(target.speed, p.top_speed) and ahead > 2.0 * p.motor.kill_radius
 
 
 @wp.func
 def extrapolate_end(p: Physics, so_far: FlyOut, missile: Flyer, target: Flyer, togo: float) -> FlyOut:
-    """Return the miss distance if both fly straight from here, less the distance that the missile can still steer."""
+    """Return the end of a fly-out: the miss if both fly straight from here, less the distance that the missile can correct."""
     v = target.speed * target.dir - missile.speed * missile.dir
     passing = wp.length(target.pos - missile.pos + togo * v)
     turn = missile.speed * missile.speed / p.motor.frame.rmin
@@ -92,9 +93,9 @@ def extrapolate_end(p: Physics, so_far: FlyOut, missile: Flyer, target: Flyer, t
 
 @wp.func
 def fly_out(p: Physics, start: Flyer, burn: float, prey: Flyer, manoeuvre: int, dt: float, share: float) -> FlyOut:
-    """Fly a missile, with `burn` seconds of motor left, against a target that flies a manoeuvre.
+    """Return the result of a missile with `burn` seconds of motor left against a target (`prey`) that flies a manoeuvre.
 
-    A step lasts dt, or `share` of the time to go, if that is longer. With a share, the last seconds are extrapolated.
+    A step lasts dt, or `share` of the time to go if that is longer. If `share` is not 0, the last seconds are extrapolated.
     """
     missile = start
     target = prey
@@ -128,7 +129,7 @@ def fly_out(p: Physics, start: Flyer, burn: float, prey: Flyer, manoeuvre: int, 
 
 @wp.func
 def fly_at(p: Physics, geometry: wp.vec4, away: float, manoeuvre: int, dt: float) -> FlyOut:
-    """Fly a shot at this geometry and range."""
+    """Return the result of a shot at this geometry and range."""
     launch = launch_at(geometry, away)
     return fly_out(p, launch.shooter, p.motor.burn, launch.target, manoeuvre, dt, 0.0)
 
@@ -140,7 +141,7 @@ def kills_one(p: Physics, g: wp.vec4, away: float, manoeuvre: int, dt: float) ->
 
 @wp.func
 def kills(p: Physics, g: wp.vec4, away: float, manoeuvre: int, dt: float) -> bool:
-    """Return whether a shot at this range kills; with NO_ESCAPE, against all manoeuvres, the likeliest escapes first."""
+    """Return whether a shot at this range kills; NO_ESCAPE tries all manoeuvres, the likeliest escapes first."""
     if manoeuvre != NO_ESCAPE:
         return kills_one(p, g, away, manoeuvre, dt)
     for escape in range(int(Manoeuvre.BREAK_LEFT), Manoeuvre.LATE_RIGHT + 1):
@@ -156,7 +157,7 @@ def kills(p: Physics, g: wp.vec4, away: float, manoeuvre: int, dt: float) -> boo
 
 @wp.func
 def bisect(p: Physics, g: wp.vec4, manoeuvre: int, killing: float, missing: float, dt: float) -> float:
-    """Return the border between a range that kills and one that does not, by bisection; it errs to the latter side."""
+    """Return the border between the ranges `killing` and `missing`, by bisection; the result itself does not kill."""
     inside = killing
     outside = missing
     for _k in range(HALVINGS):
@@ -170,7 +171,7 @@ def bisect(p: Physics, g: wp.vec4, manoeuvre: int, killing: float, missing: floa
 
 @wp.func
 def largest_range(p: Physics, g: wp.vec4, manoeuvre: int, farthest: float, dt: float) -> float:
-    """Return the largest range, up to `farthest`, at which a shot kills; 0 if none does."""
+    """Return the largest range, up to `farthest`, at which a shot kills, m; 0 if no shot does."""
     if farthest <= NEAREST:
         return 0.0
     inside = float(farthest)
@@ -192,7 +193,7 @@ def largest_range(p: Physics, g: wp.vec4, manoeuvre: int, farthest: float, dt: f
 
 @wp.func
 def smallest_range(p: Physics, g: wp.vec4, manoeuvre: int, largest: float, dt: float) -> float:
-    """Return the other end of the interval of ranges that kill, at least half of the largest."""
+    """Return the smallest range of the interval of ranges that kill, m; at least half of the largest."""
     if largest == 0.0 or kills(p, g, 0.7 * largest, manoeuvre, dt):
         return 0.5 * largest
     killing = 0.995 * largest
@@ -207,9 +208,10 @@ def smallest_range(p: Physics, g: wp.vec4, manoeuvre: int, largest: float, dt: f
 def solve_ranges(
     first: int, p: Physics, farthest: wp.vec2, dt: float, geometries: Vec4s, largest: Vec4s, smallest: Vec4s
 ):
-    """Write r_max, r_left, r_right, r_ne of geometries.
+    """Write the largest and smallest r_max, r_left, r_right, r_ne of geometries, m.
 
-    `farthest` are bounds of r_max, and of r_left and r_right. `smallest` may have length 0; that of r_ne is not searched.
+    `farthest` has upper bounds: of r_max, and of r_left and r_right. If `smallest` has length 0, it is not written. The
+    smallest r_ne is not searched: it is half of the largest.
     """
     i = first + wp.tid()
     g = geometries[i]

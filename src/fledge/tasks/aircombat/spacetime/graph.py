@@ -1,11 +1,11 @@
 """The space-time graph of one frame of a duel, as plain data for a display: `GraphSolver.solve(frame)`.
 
     range_m, closing        distance of the sides, and its rate of decrease, m/s
-    times_s                 of all curves; s from now
+    times_s                 times of the points of all curves, s from now
     sides                   blue and red, for each
         shot                R_max, R_tr, R_ne of its shot at the other, m, and the effect of a shot now (`words`)
-        decide_s            how long it may hold its course until turning away no longer saves it from a shot; None: for ever
-        rings               the same ranges by direction, for an enemy with its current speed and course
+        decide_s            how long it may hold its course until turning away no longer saves it from a shot; None: no limit
+        rings               R_max, R_tr, R_ne by direction, for an enemy with its current speed and course
         reach_m             how far its missile, fired now, gets along the line to the enemy; None once it is spent
         fan                 the same in all directions, every few seconds
         curves              its path by each manoeuvre: positions, distance from the enemy's position now, and whether a shot
@@ -14,7 +14,7 @@
                             wait before turning away
         verdict             a level and a sentence
 
-Ranges and times to decide come from the table; everything else is flown out with the simulator's own missile. Positions in
+Ranges and times to decide come from the table; everything else is simulated with the env's own missile. Positions in
 m, x east and y north; directions in degrees, counter-clockwise from east.
 """
 
@@ -56,7 +56,7 @@ Plain = dict[str, Any]
 
 
 class GraphSolver:
-    """Computes the graphs of duels with one physics."""
+    """Computes the space-time graphs of duels with the physics of one config."""
 
     def __init__(self, cfg: AircombatConfig | None = None) -> None:
         self.envelope = Envelope(cfg, num_threads=1)
@@ -67,10 +67,10 @@ class GraphSolver:
         self.envelope.close()
 
     def solve(self, frame: Seen) -> Plain:
-        """Return the graph of one fight's frame, an entry of `TaskView.snapshot`.
+        """Return the space-time graph of one frame of a fight, which is one env's `TaskView.snapshot`.
 
         Raises:
-            InputError: if the frame is not that of a duel.
+            InputError: if the frame is not one of a duel.
         """
         seen = read_frame(frame)
         pos, heading, speed = seen["pos"], seen["heading"], seen["speed"]
@@ -107,7 +107,7 @@ class GraphSolver:
         }
 
     def _judge(self, seen: Seen) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ranges of both sides' shots [2, 3], and both times to decide [2]."""
+        """Return R_max, R_tr, R_ne of each side's shot, [2, 3] m, and how long each side may still hold its course, [2] s."""
         places = [_array(_place(seen["pos"][side], seen["heading"][side])[None], wp.vec4) for side in (0, 1)]
         ranges, times = torch.empty(1, 2, 3), torch.empty(1, 2)
         args = [self.envelope.physics, self.table, *places, _array(seen["speed"][None], wp.vec2)]
@@ -116,7 +116,7 @@ class GraphSolver:
         return ranges[0].numpy(), times[0].numpy()
 
     def _rings(self, seen: Seen) -> list[Plain]:
-        """Return the ranges of both sides' shots by direction."""
+        """Return for each side R_max, R_tr and R_ne of its shots by direction."""
         around = np.degrees(seen["heading"])
         own = np.repeat(seen["speed"], len(RING_DEG))
         off = np.concatenate([RING_DEG - around[side] for side in (0, 1)])
@@ -130,7 +130,7 @@ class GraphSolver:
         ]
 
     def _reach(self, seen: Seen) -> tuple[list[Any], list[Any]]:
-        """Return how far both sides' missiles get: along the line to the other [2][time], and around [2][time][direction]."""
+        """Return how far each side's missile gets, m: towards the enemy [2][time], and around [2][time][direction]."""
         lines, fans = [], []
         for side in (0, 1):
             apart = seen["pos"][1 - side] - seen["pos"][side]
@@ -144,7 +144,7 @@ class GraphSolver:
         return lines, fans
 
     def _trace(self, seen: Seen) -> tuple[list[list[Plain]], list[list[Plain]]]:
-        """Return each side's curves, and the missiles that fly at it."""
+        """Return for each side its paths by manoeuvre, and the missiles that fly at it."""
         batch = ShotBatch(seen, self.envelope.cfg.missile.burn_s)
         curves = [batch.add_manoeuvres(side, None) for side in (0, 1)]
         incoming = [batch.add_incoming(side) for side in (0, 1)]
@@ -158,7 +158,7 @@ class GraphSolver:
 class ShotBatch:
     """Shots at each side, for each manoeuvre: one that the enemy fires now, and each missile in flight.
 
-    `add_manoeuvres` and `add_incoming` collect them, `fly` flies them out, `curves` and `incoming` return plain data.
+    `add_manoeuvres` and `add_incoming` collect shots, `fly` simulates them, `curves` and `incoming` return plain data.
     """
 
     def __init__(self, seen: Seen, burn_s: float) -> None:
@@ -167,11 +167,11 @@ class ShotBatch:
         self.paths, self.ends = np.zeros((0, POINTS, 4)), np.zeros((0, 3))
 
     def add_manoeuvres(self, side: int, slot: int | None) -> dict[str, int]:
-        """Add all manoeuvres of a side against the enemy's missile in a slot (None: fired now); return their rows."""
+        """Add a side's manoeuvres against the enemy's missile number `slot` (None: fired now); return the row of each."""
         return {name: self._add(side, slot, manoeuvre) for name, manoeuvre in MANOEUVRES.items()}
 
     def add_incoming(self, side: int) -> list[tuple[int, dict[str, int], list[int]]]:
-        """Add all missiles that fly at a side; return slot, rows of the manoeuvres, and rows of delayed turns of each."""
+        """Add all missiles that fly at a side; return for each its slot, rows of manoeuvres, and rows of delayed turns."""
         slots = np.flatnonzero(self.seen["missile_alive"][1 - side]).tolist()
         return [
             (slot, self.add_manoeuvres(side, slot), [self._add(side, slot, Manoeuvre.AWAY, wait) for wait in WAITS_S])
@@ -204,14 +204,14 @@ class ShotBatch:
         self.paths, self.ends = paths.numpy(), ends.numpy()
 
     def curves(self, side: int, rows: Mapping[str, int]) -> list[Plain]:
-        """Return the paths of a side by manoeuvre."""
+        """Return the path of a side and the result of the shot, for each manoeuvre."""
         return [
             {"name": name, **self._path(side, self.paths[row, :, :2]), **self._result(row)}
             for name, row in rows.items()
         ]
 
     def incoming(self, side: int, slot: int, rows: Mapping[str, int], waits: Sequence[int]) -> Plain:
-        """Return one missile that flies at a side."""
+        """Return one missile that flies at a side: path, result of each manoeuvre, and time left to turn away."""
         hold = rows["hold"]
         last = int(self.ends[hold, 1]) + 2
         turns = zip((0, *WAITS_S), (rows["turn away"], *waits), strict=True)
@@ -233,7 +233,7 @@ class ShotBatch:
 
 
 def read_frame(frame: Seen) -> dict[str, np.ndarray]:
-    """Check a frame and return its entries; those that older recordings lack get likely values."""
+    """Check a frame and return its entries; entries that older recordings lack are 0."""
     seen = {name: np.asarray(value) for name, value in frame.items()}
     if missing := [name for name in NEEDED if name not in seen]:
         raise InputError(f"This is not a frame of a duel: it lacks {', '.join(missing)}.")
@@ -244,7 +244,10 @@ def read_frame(frame: Seen) -> dict[str, np.ndarray]:
     shapes |= dict.fromkeys(("missile_heading", "missile_speed", "missile_alive"), (2, *slots))
     for name, shape in shapes.items():
         if seen[name].shape != shape or len(slots) != 1 or slots[0] > 64 or not np.isfinite(seen[name]).all():
-            raise InputError(f"This is not a frame of a duel: {name} has shape {seen[name].shape}, or is not finite.")
+            raise InputError(
+                f"This is not a frame of a duel: {name} must be finite, of shape {shape} with at most 64 missiles per "
+                f"side, but has shape {seen[name].shape} or is not finite."
+            )
     if abs(seen["pos"]).max() > 1e7 or not (0 <= seen["speed"].min() <= seen["speed"].max() < 1e4):
         raise InputError(
             "This is not a frame of a duel: positions must be within 10,000 km and speeds below 10,000 m/s."
@@ -263,5 +266,5 @@ def _array(values: np.ndarray, dtype: Any, kind: Any = np.float32) -> Any:
 
 
 def _rounded(values: Any) -> list[float | None]:
-    """Return whole metres; None for NaN."""
+    """Return values rounded to whole metres; None for values that are not finite."""
     return [None if not math.isfinite(v) else float(round(v)) for v in np.asarray(values).tolist()]

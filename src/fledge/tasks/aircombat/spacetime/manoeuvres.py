@@ -23,7 +23,7 @@ from fledge.tasks.aircombat.physics.structs import FAR
 
 
 class Manoeuvre(enum.IntEnum):
-    """Defence of a target."""
+    """Defence of a target against a missile; the module's docstring describes each."""
 
     HOLD = 0
     AWAY_LEFT = 1
@@ -45,13 +45,13 @@ LONG_WAY = wp.constant(2.09)  # rad from straight away: a missile at 60 degrees 
 
 @wp.func
 def left_angle(a: wp.vec2, b: wp.vec2) -> float:
-    """Return the angle from a to b, positive to the left, -pi to pi."""
+    """Return the angle from a to b, rad, positive to the left, -pi to pi."""
     return wp.atan2(cross2(a, b), wp.dot(a, b))
 
 
 @wp.func
 def turn_by(frame: Airframe, body: Flyer, angle: float, dt: float) -> float:
-    """Return the rudder that turns by an angle within dt, or as far as possible."""
+    """Return the rudder that turns by an angle (rad) within dt, or as far as possible."""
     return wp.clamp(angle * frame.rmin / wp.max(body.speed * dt, 1.0e-3), -1.0, 1.0)
 
 
@@ -67,7 +67,7 @@ def time_to_go(missile: Flyer, target: Flyer) -> float:
 
 @wp.func
 def side_of(manoeuvre: int) -> float:
-    """Return 1 for manoeuvres to the left, -1 to the right, 0 for the others."""
+    """Return 1 for a manoeuvre to the left, -1 for one to the right, 0 for HOLD and AWAY."""
     if manoeuvre == Manoeuvre.HOLD or manoeuvre == Manoeuvre.AWAY:
         return 0.0
     if manoeuvre == Manoeuvre.AWAY_LEFT or (manoeuvre > Manoeuvre.AWAY and manoeuvre % 2 == 0):
@@ -77,7 +77,7 @@ def side_of(manoeuvre: int) -> float:
 
 @wp.func
 def choose_rudder(frame: Airframe, body: Flyer, missile: Flyer, manoeuvre: int, late: bool, dt: float) -> float:
-    """Return the rudder of the next step; `late` if the missile has been less than LATE seconds away."""
+    """Return the target's rudder in the next step; `late` is true once the missile has been less than LATE seconds away."""
     side = side_of(manoeuvre)
     if manoeuvre == Manoeuvre.HOLD:
         return 0.0

@@ -1,7 +1,7 @@
 """The observation `spacetime`; see `observations.py` for the columns. One thread per duel, for both of its rows.
 
-Time to decide: how long a side may hold its course, both holding, before turning away no longer saves it from a shot fired
-then. The search looks up the table in steps that get shorter as the range nears R_tr; an opening range never gets there.
+Time to decide: how long both sides may hold their course before turning away no longer saves a side from a shot fired then.
+The search looks up the table in steps that get shorter as the range nears R_tr; if the range grows, it never gets there.
 """
 
 import warp as wp
@@ -15,7 +15,7 @@ from fledge.tasks.aircombat.spacetime.table import ReachTable, lookup, lookup_tu
 
 NEVER = wp.constant(1.0e6)  # s
 HORIZON = wp.constant(120.0)  # s, longest time to decide that is searched
-LOOKS = wp.constant(8)  # at most
+MAX_LOOKUPS = wp.constant(8)  # of the table, for one time to decide
 SLACK = wp.constant(100.0)  # m/s by which r_tr may grow while sides hold their course
 FLY_OUT_DT = wp.constant(0.25)  # s, at least
 FLY_OUT_SHARE = wp.constant(0.2)  # of the time to go
@@ -25,16 +25,16 @@ LIMITS = limits_of(Spacetime)
 
 @wp.struct
 class Pair:
-    """Ranges and times of two fighters."""
+    """Shot ranges of two fighters, and for each the time until turning away no longer saves it (time to decide)."""
 
     by_one: wp.vec3  # m, R_max, R_tr, R_ne of a shot of one at two
-    by_two: wp.vec3
+    by_two: wp.vec3  # m, the same of a shot of two at one
     times: wp.vec2  # s, time to decide of one, and of two
 
 
 @wp.func
 def both_reaches(t: ReachTable, one: Flyer, two: Flyer) -> wp.vec2:
-    """Return R_tr of a shot of `one` at `two`, and of `two` at `one`, m."""
+    """Return R_tr of a shot of `one` at `two`, and R_tr of a shot of `two` at `one`, m."""
     r = two.pos - one.pos
     off_one = left_angle(one.dir, r)
     off_two = left_angle(two.dir, -r)
@@ -53,7 +53,7 @@ def crossing(before: float, after: float, start: float, step: float) -> float:
 
 @wp.func
 def times_to_decide(p: Physics, t: ReachTable, first: Flyer, second: Flyer, reach: wp.vec2) -> wp.vec2:
-    """Return the seconds until the first, and the second, can no longer turn away; `reach` is `both_reaches` now."""
+    """Return for each side the seconds until turning away no longer saves it; `reach` is `both_reaches` now."""
     one = first
     two = second
     away = wp.length(two.pos - one.pos)
@@ -66,7 +66,7 @@ def times_to_decide(p: Physics, t: ReachTable, first: Flyer, second: Flyer, reac
     if spare_two <= 0.0:
         time_two = 0.0
     time = float(0.0)
-    for _k in range(LOOKS):
+    for _k in range(MAX_LOOKUPS):
         r = two.pos - one.pos
         closing = wp.dot(one.speed * one.dir - two.speed * two.dir, r) / wp.max(wp.length(r), 1.0)
         spare = float(FAR)
@@ -94,7 +94,7 @@ def times_to_decide(p: Physics, t: ReachTable, first: Flyer, second: Flyer, reac
 
 @wp.func
 def judge_pair(p: Physics, t: ReachTable, one: Flyer, two: Flyer) -> Pair:
-    """Look up ranges and times to decide of two fighters."""
+    """Return from the table the shot ranges of two fighters, and for each the time until turning away no longer saves it."""
     r = two.pos - one.pos
     off_one = left_angle(one.dir, r)
     off_two = left_angle(two.dir, -r)
@@ -123,7 +123,7 @@ def most_dangerous(d: Duels, shooter: int, me: Flyer) -> int:
 def observe_row(
     p: Physics, d: Duels, obs: Obs, row: int, me: Flyer, mine: wp.vec3, theirs: wp.vec3, away: float, times: wp.vec2
 ):
-    """Write the columns of `row`: R_max, R_tr, R_ne of its shot and of the enemy's, times to decide, predicted misses."""
+    """Write the columns of `row`; `mine` and `theirs` are R_max, R_tr, R_ne of both sides' shots, `times` to decide."""
     for k in range(3):
         obs.spacetime[row, Spacetime.OVER_R_MAX + k] = away / mine[k]
         obs.spacetime[row, Spacetime.ENEMY_OVER_R_MAX + k] = away / theirs[k]
@@ -146,7 +146,7 @@ def observe_row(
 
 @wp.kernel(enable_backward=False)
 def observe_spacetime(first: int, only_ended: int, p: Physics, t: ReachTable, d: Duels, result: Result, obs: Obs):
-    """Write `spacetime`; if `only_ended`, of fights that have just restarted."""
+    """Write the observation `spacetime`; if `only_ended`, only for fights that have just restarted."""
     i = first + wp.tid()
     a = 2 * i
     b = a + 1

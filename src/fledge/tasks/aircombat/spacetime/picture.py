@@ -1,4 +1,4 @@
-"""A picture of one geometry: ranges around the target, and time over ground."""
+"""A picture of one geometry: kill ranges around the target, and distances from the launch over time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EVERY_S = 0.5
 
 
 def save_picture(cfg: EnvelopeConfig, envelope: Envelope, answer: dict[str, Any], path: Path) -> None:
-    """Draw one geometry and its figures to a file."""
+    """Draw the ranges and paths of one geometry to an image file."""
     from matplotlib.figure import Figure
 
     drawn = Figure(figsize=(12, 6.2), dpi=110, layout="constrained")
@@ -65,7 +65,7 @@ def _draw_rings(ax: Any, cfg: EnvelopeConfig, envelope: Envelope) -> None:
 
 
 def _label_rings(ax: Any, rings: dict[str, np.ndarray]) -> None:
-    """Write kilometres at the nose, the beam and the tail, where they do not overlap."""
+    """Write the ranges in km ahead of, beside and behind the target, where the labels do not overlap."""
     ahead, beam, behind = (int(np.argmin(abs(ASPECTS - aspect))) for aspect in (0, 90, 180))
     for name, _, _, dark in RINGS:
         km = rings[name]

@@ -1,8 +1,8 @@
-"""Figures of `fledge envelope`: ranges, time to decide and predicted misses of one geometry; and the errors of the table.
+"""Figures of `fledge envelope`: ranges, time to decide and predicted misses of one geometry; and how exact the table is.
 
 The table is checked against fly-outs: ranges of random geometries, and shots at random ranges. False-safe: a shot kills from
-a range that the table calls safe: beyond r_max against a target that holds its course, beyond r_tr against one that turns away
-to the better side. False alarm: a shot from within the table's range does not kill. Ranges are drawn evenly from 1 to 80 km,
+a range that the table calls safe: beyond r_max if the target holds its course, beyond r_tr if it turns away to the better
+side. False alarm: a shot from within the table's range does not kill. Ranges are drawn evenly from 1 to 80 km,
 and, as a harder test, within a fifth of the exact range, where every shot is close to the border.
 """
 
@@ -34,29 +34,29 @@ CHUNK = 1_000  # geometries between two progress reports
 
 @dataclass
 class EnvelopeConfig:
-    """A shooter and a target."""
+    """Settings of `fledge envelope`: speeds, angles and distance of a shooter and a target, and the env's physics."""
 
     own_speed: float = setting(300.0, at_least=OWN[0], at_most=OWN[-1])
     """Speed of the shooter, m/s."""
     target_speed: float = setting(300.0, at_least=TARGET[0], at_most=TARGET[-1])
     """Speed of the target, m/s."""
     aspect_deg: float = setting(0.0, at_least=-360, at_most=360)
-    """Angle from the target's nose to the shooter, left positive: 0 comes nose-on, 180 is a tail chase."""
+    """Angle from the target's nose to the shooter, left positive: 0 is nose-on, 180 a tail chase."""
     off_boresight_deg: float = setting(0.0, at_least=-360, at_most=360)
     """Angle from the shooter's nose to the target, left positive."""
     range_m: float = setting(30_000.0, above=0, at_most=1_000_000)
-    """Distance, m, for the time to decide, the predicted misses, and the picture of time over ground."""
+    """Distance for the time to decide, the predicted misses and the picture, m."""
     env: AircombatConfig = field(default_factory=AircombatConfig)
 
     @property
     def geometry(self) -> dict[str, Any]:
-        """Return speeds and angles in the order of the arguments of `Envelope`."""
+        """Speeds and angles by name, as the methods of `Envelope` take them."""
         names = ("own_speed", "target_speed", "off_boresight_deg", "aspect_deg")
         return {name: getattr(self, name) for name in names}
 
 
 def read_overrides(overrides: Sequence[str]) -> EnvelopeConfig:
-    """Return the settings of `key=value` overrides."""
+    """Return the settings that `key=value` overrides give."""
     if bare := [word for word in overrides if "=" not in word]:
         raise ConfigError(f"{bare[0]!r} is not understood: write key=value, for example own_speed=300.")
     try:
@@ -69,7 +69,7 @@ def read_overrides(overrides: Sequence[str]) -> EnvelopeConfig:
 
 
 def query_envelope(overrides: Sequence[str], picture: Path | None = None) -> dict[str, Any]:
-    """Return the figures of one geometry, by fly-outs (no table is needed), and draw it to `picture`."""
+    """Return the figures of one geometry, by fly-outs without a table, and draw it to `picture` if given."""
     cfg = read_overrides(overrides)
     geometry = cfg.geometry
     with Envelope(cfg.env) as envelope:
@@ -91,20 +91,20 @@ def query_envelope(overrides: Sequence[str], picture: Path | None = None) -> dic
 
 
 def check_envelope(overrides: Sequence[str], count: int, on_progress: Callable[[int], None]) -> dict[str, Any]:
-    """Return the errors of the table over `count` random geometries."""
+    """Return how far the table is from the exact ranges, over `count` random geometries."""
     with Envelope(read_overrides(overrides).env) as envelope:
         return check_table(envelope, count, on_progress=on_progress)
 
 
 def draw(count: int, seed: int) -> dict[str, Tensor]:
-    """Draw geometries of any angle, 150 to 550 m/s."""
+    """Return random geometries of any angles, with speeds of 150 to 550 m/s."""
     own, target, off, aspect = torch.rand(4, count, generator=torch.Generator().manual_seed(seed))
     speeds = {"own_speed": 150 + 400 * own, "target_speed": 150 + 400 * target}
     return {**speeds, "off_boresight_deg": 360 * off - 180, "aspect_deg": 360 * aspect - 180}
 
 
 def check_table(envelope: Envelope, count: int, seed: int = 0, on_progress: Any = None) -> dict[str, Any]:
-    """Return the errors of the table over `count` geometries."""
+    """Return how far the table is from fly-outs, over `count` random geometries."""
     geometries = draw(count, seed)
     table = envelope.lookup(**geometries)
     start = time.perf_counter()

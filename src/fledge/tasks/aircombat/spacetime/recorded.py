@@ -22,16 +22,16 @@ Frames = Mapping[str, np.ndarray]
 
 
 def physics_settings(cfg: AircombatConfig) -> dict[str, Any]:
-    """Return the settings of the physics that are not the defaults, for the scene of a recording."""
+    """Return the physics settings that differ from the defaults, for the scene of a recording."""
     usual = flat_settings(AircombatConfig())
     return {k: v for k, v in flat_settings(cfg).items() if k.startswith(PHYSICS) and v != usual[k]}
 
 
 def config_of(scene: Mapping[str, Any]) -> AircombatConfig:
-    """Return settings with the physics of a recorded fight.
+    """Return a config with the physics of a recorded fight.
 
     Raises:
-        FormatError: if the scene's `physics` is not a dict of settings of the physics.
+        FormatError: if the scene's `physics` is not a dict of physics settings.
     """
     changed = scene.get("physics") or {}
     if not isinstance(changed, Mapping) or not all(str(key).startswith(PHYSICS) for key in changed):
@@ -61,9 +61,9 @@ def shot_ranges(frames: Frames, envelope: Envelope) -> np.ndarray:
 def predicted_misses(
     frames: Frames, envelope: Envelope, owner: int, slot: int, manoeuvres: Sequence[Manoeuvre]
 ) -> np.ndarray:
-    """Return the closest approach of a missile if its target flies a manoeuvre from each frame on, [manoeuvres, T] m.
+    """Return the closest approach of a missile if its target flies a manoeuvre from a frame on, [manoeuvres, T] m.
 
-    NaN where the missile does not fly, and where the frames lack the burn time of its motor.
+    It is NaN where the missile does not fly, and everywhere if the frames lack the burn time of its motor.
     """
     found = np.full((len(manoeuvres), len(frames["time_s"])), np.nan)
     steps = np.flatnonzero(frames["missile_alive"][:, owner, slot])

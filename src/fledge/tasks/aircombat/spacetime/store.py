@@ -1,8 +1,8 @@
-"""Tables by their physics: the shipped one, one in the cache folder, or a new one.
+"""Load the table for the physics of a config: from the package, from the cache folder, or newly built.
 
 A file's name has a hash of all that determines its numbers: the physics, the axes, the fly-outs' step, and VERSION, which must
-change with code of `physics/` and this folder that changes ranges. Several processes may build the same table; damaged files
-are built again. If the folder cannot be written, the table serves this process only.
+change when code of `physics/` or of this folder changes ranges. Several processes may build the same table; damaged files
+are built again. If the folder cannot be written, the table is kept in this process only.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from fledge.tasks.aircombat.spacetime.flyout import NEAREST
 from fledge.tasks.aircombat.spacetime.table import Axis, ReachTable
 
 VERSION = 1
-MARGIN = 0.005  # of r_max and r_tr, measured: `fledge envelope --check 10000`
+MARGIN = 0.005  # share added to r_max and r_tr; measured by `fledge envelope --check 10000`
 _TABLES: dict[tuple[str, str], ReachTable] = {}
 SHIPPED = Path(__file__).parent / "default.npz"
 
 
 def load_table(cfg: AircombatConfig, device: str = "cpu", quiet: bool = False) -> ReachTable:
-    """Return the table of these settings' physics on a device; it is shared."""
+    """Return the table for the physics of these settings; all callers on a device share it."""
     physics = physics_of(cfg)
     key = key_of(physics), device
     if key not in _TABLES:
@@ -44,7 +44,7 @@ def load_table(cfg: AircombatConfig, device: str = "cpu", quiet: bool = False) -
 
 
 def make_table(middle: np.ndarray, square: np.ndarray, device: str) -> ReachTable:
-    """Return nodes [own, target, off-boresight, aspect, 4] as kernels read them."""
+    """Return the struct that kernels read, from the two results of `complete`, [own, target, off-boresight, aspect, 4]."""
     table = ReachTable()
     table.own, table.target = (make_axis(nodes, 1.0, device) for nodes in AXES[:2])
     table.off_boresight, table.aspect = (make_axis(nodes, 180.0 / np.pi, device) for nodes in AXES[2:])
@@ -56,7 +56,7 @@ def make_table(middle: np.ndarray, square: np.ndarray, device: str) -> ReachTabl
 
 
 def make_axis(nodes: Sequence[int], per_unit: float, device: str) -> Axis:
-    """Return an axis with nodes at these whole units."""
+    """Return an axis with these nodes in whole units (m/s or degrees); `per_unit` is the number of units in 1 m/s or 1 rad."""
     axis = Axis()
     axis.origin, axis.per_unit = nodes[0] / per_unit, per_unit
     places = np.array(nodes) - nodes[0]
@@ -67,7 +67,7 @@ def make_axis(nodes: Sequence[int], per_unit: float, device: str) -> Axis:
 
 
 def find_ranges(physics: Physics, device: str = "cpu", quiet: bool = False) -> Ranges:
-    """Return the ranges of the nodes: shipped, from the cache, or built now and cached."""
+    """Return the ranges of all nodes: shipped with the package, from the cache, or built now and cached."""
     key = key_of(physics)
     kept = cache_folder() / f"reach-{key}.npz"
     for path in (SHIPPED, kept):
@@ -75,7 +75,7 @@ def find_ranges(physics: Physics, device: str = "cpu", quiet: bool = False) -> R
             return found
     console = make_console(stderr=True)
     if not quiet:
-        say(console, "Building the space-time table of this physics: a minute or two, once.")
+        say(console, "Building the space-time table of these env settings. This takes a minute or two, once.")
     with counting(console, "space-time table", PARTS, quiet) as on_progress:
         found = build_table(physics, device, on_progress)
     try:
@@ -86,7 +86,7 @@ def find_ranges(physics: Physics, device: str = "cpu", quiet: bool = False) -> R
 
 
 def key_of(physics: Physics) -> str:
-    """Return a short hash of all that determines a table's numbers."""
+    """Return a short hash of everything that determines a table's numbers."""
     frame = ("cd0", "k", "rmin", "thrust", "max_load")
     motor = ("navigation", "burn", "min_speed", "kill_radius")
     numbers = {
@@ -102,7 +102,7 @@ def key_of(physics: Physics) -> str:
 
 
 def cache_folder() -> Path:
-    """Return this system's cache folder."""
+    """Return Fledge's cache folder on this system."""
     if base := os.environ.get("XDG_CACHE_HOME"):
         return Path(base) / "fledge"
     if sys.platform == "darwin":
@@ -127,7 +127,7 @@ def read_ranges(path: Path, key: str) -> Ranges | None:
 
 
 def write_ranges(path: Path, key: str, ranges: Ranges) -> None:
-    """Write a file atomically."""
+    """Write ranges and their key to a file, atomically."""
     nodes = (np.stack(ranges) / 1000).astype(np.float16)  # km, to 0.05 %
     arrays: dict[str, Any] = {"ranges": nodes, "key": np.frombuffer(key.encode(), np.uint8)}
     arrays["digest"] = np.frombuffer(hashlib.sha256(nodes.tobytes()).digest(), np.uint8)

@@ -1,4 +1,4 @@
-"""Kill ranges of any geometry, interpolated in a table of solved ones (`flyout`).
+"""Kill ranges of any geometry, interpolated in a table of geometries that `flyout` solved.
 
 Axes: own speed, target's speed, off-boresight 0 to pi, aspect -pi to pi. Negative off-boresights are the mirror image, with
 left and right swapped. Speeds outside the axes are clipped.
@@ -18,7 +18,7 @@ BOTH_WAYS = wp.constant(
 
 @wp.struct
 class Axis:
-    """Nodes of an axis. `index` has the node before each whole unit, so spacing may vary."""
+    """Grid nodes of one axis; `index` has the lower node of each whole unit, so that spacing may vary."""
 
     origin: float
     per_unit: float  # units (m/s or degrees) in 1 of the value (m/s or rad)
@@ -28,30 +28,30 @@ class Axis:
 
 @wp.struct
 class ReachTable:
-    """Nodes [own speed, target's speed, off-boresight, aspect]: a middle, m, and a signed square, m², of each range."""
+    """Table over [own speed, target's speed, off-boresight, aspect]: middle, m, and signed square, m², of each interval."""
 
     own: Axis
     target: Axis
     off_boresight: Axis
     aspect: Axis
-    turning: wp.array4d(dtype=wp.vec4)  # of r_left, then of r_right
-    others: wp.array4d(dtype=wp.vec4)  # of r_max, then of r_ne
+    turning: wp.array4d(dtype=wp.vec4)  # middle and square of r_left, then of r_right
+    others: wp.array4d(dtype=wp.vec4)  # middle and square of r_max, then of r_ne
     margin: float  # share by which r_max and r_tr are enlarged, for safety
     nearest: float  # m; anything closer counts as within range
 
 
 @wp.struct
 class Place:
-    """Nodes before a geometry, and fractions of the way to the next ones."""
+    """Position of a geometry in the table: the lower grid node on each axis, and the fraction of the way to the next node."""
 
     node: wp.vec4i
     share: wp.vec4
-    mirrored: int
+    mirrored: int  # 1 if left and right are swapped
 
 
 @wp.func
 def place_on(axis: Axis, value: float) -> wp.vec2:
-    """Return the node before a value, and the fraction of the way to the next."""
+    """Return the lower grid node of a value on an axis, and the fraction of the way to the next node."""
     last = axis.index.shape[0] - 1
     at = wp.clamp((value - axis.origin) * axis.per_unit, 0.0, float(last))
     node = axis.index[int(at)]
@@ -61,7 +61,7 @@ def place_on(axis: Axis, value: float) -> wp.vec2:
 
 @wp.func
 def wrap(angle: float) -> float:
-    """Return an angle between -pi and pi."""
+    """Return the same angle between -pi and pi, from an angle between -3 pi and 3 pi."""
     if angle > PI:
         return angle - 2.0 * PI
     if angle < -PI:
@@ -89,7 +89,7 @@ def find_place(t: ReachTable, own_speed: float, target_speed: float, off_boresig
 
 @wp.func
 def interpolate(values: wp.array4d(dtype=wp.vec4), p: Place) -> wp.vec4:
-    """Return the weighted mean of the 16 nodes around a place."""
+    """Return the mean of the 16 grid nodes around a place, weighted by its fractions."""
     out = wp.vec4()
     for a in range(2):
         by_own = wp.abs(float(1 - a) - p.share[0])
@@ -107,7 +107,7 @@ def interpolate(values: wp.array4d(dtype=wp.vec4), p: Place) -> wp.vec4:
 
 @wp.func
 def far_end(middle: float, square: float) -> float:
-    """Return the larger end of an interval, 0 if it is empty."""
+    """Return the larger end of an interval from its middle and signed square, m; 0 if the interval is empty."""
     if square <= 0.0:
         return 0.0
     return middle + wp.sqrt(square)
@@ -115,7 +115,7 @@ def far_end(middle: float, square: float) -> float:
 
 @wp.func
 def turning_range(t: ReachTable, p: Place, aspect: float) -> float:
-    """Return r_tr: the target turns the better way if the shooter is near its nose, else the shorter way."""
+    """Return r_tr, m: the target turns the better way if the shooter is near its nose, else the shorter way."""
     ends = interpolate(t.turning, p)
     left = far_end(ends[0], ends[1])
     right = far_end(ends[2], ends[3])
@@ -132,7 +132,7 @@ def turning_range(t: ReachTable, p: Place, aspect: float) -> float:
 
 @wp.func
 def lookup_turning(t: ReachTable, own_speed: float, target_speed: float, off_boresight: float, aspect: float) -> float:
-    """Return r_tr alone, m, at half the cost."""
+    """Return r_tr alone, m, at half the cost of `lookup`."""
     return turning_range(t, find_place(t, own_speed, target_speed, off_boresight, aspect), aspect)
 
 
@@ -149,7 +149,7 @@ def lookup(t: ReachTable, own_speed: float, target_speed: float, off_boresight: 
 
 @wp.kernel(enable_backward=False)
 def look_up(first: int, t: ReachTable, geometries: wp.array(dtype=wp.vec4), out: wp.array(dtype=wp.vec3)):
-    """Look up geometries: own speed, target's speed, off-boresight, aspect."""
+    """Write r_max, r_tr, r_ne, m, of geometries: own speed, target's speed (m/s), off-boresight, aspect (rad)."""
     i = first + wp.tid()
     g = geometries[i]
     out[i] = lookup(t, g[0], g[1], g[2], g[3])

@@ -1,6 +1,6 @@
 """Summary of a side's space-time graph in one sentence.
 
-A verdict has a level: `calm` (no danger), `watch` (there is time), `act` (turn now, or soon), `late` (no manoeuvre saves).
+A verdict has a level: `calm` (no danger), `watch` (there is time), `act` (turn now, or soon), `late` (no manoeuvre helps).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ EFFECTS = {
 
 
 def describe_shot(away_m: float, ranges: Mapping[str, Any]) -> str:
-    """Return the effect of a shot now, in a few words."""
+    """Return in a few words what a shot fired now would do; `ranges` are those of the shot, m."""
     return next((text for name, text in EFFECTS.items() if away_m <= ranges[name]), "falls short")
 
 
 def give_verdict(side: Mapping[str, Any], away_m: float, enemy_shot: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the level and sentence of a side: missiles in flight first, then possible shots."""
+    """Return the level and the sentence for a side: about incoming missiles, else about a shot that the enemy could fire."""
     if side["incoming"]:
         return _incoming(side["incoming"])
     seconds = side["decide_s"]

@@ -1,6 +1,6 @@
-"""Reason of a lost fight: the missile that killed, its launch, the last chance of a defence, and what the side flew.
+"""Why a fight was lost: the missile that killed, its launch, the last chance of a defence, and what the side flew.
 
-Computed from the recorded frames, one per decision, and from fly-outs with the simulator's own missile.
+Computed from the recorded frames, one per decision, and from fly-outs with the env's own missile.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ RUNNING = 0.7  # smallest `away_cosine` at which a fighter counts as running fro
 
 @dataclass
 class Kill:
-    """The missile that killed."""
+    """The missile that killed a side."""
 
-    slot: int | None  # None: fired in the last decision
+    slot: int | None  # index among the enemy's missiles; None: fired in the last decision, so not recorded
     fired: int | None  # frame of the launch; None: in flight when the fight began
     end_s: float  # time of the hit
 
 
 def find_kill(frames: Frames, side: int, kill_radius_m: float) -> Kill:
-    """Return the enemy's missile that was first to come within the kill radius of a side after the last frame."""
+    """Return the enemy's missile that was the first to come within the kill radius of a side after the last frame."""
     enemy, time = 1 - side, frames["time_s"]
     last = len(time) - 1
     flying = np.flatnonzero(frames["missile_alive"][-1, enemy]).tolist()
@@ -54,14 +54,14 @@ def find_kill(frames: Frames, side: int, kill_radius_m: float) -> Kill:
 
 
 def unit(heading: Any) -> np.ndarray:
-    """Return the directions [..., 2] of headings [...]."""
+    """Return the unit vectors [..., 2] of headings [...], rad."""
     return np.stack([np.cos(heading), np.sin(heading)], axis=-1)
 
 
 def time_to_kill(frames: Frames, side: int, slot: int, frame: int, kill_radius_m: float) -> float:
-    """Return the seconds until a missile is within the kill radius of a side at its closing speed; inf if it opens.
+    """Return the seconds until a missile is within the kill radius of a side at its closing speed; inf if it does not close.
 
-    In a tail chase the last metres take seconds: the distance to go is that to the kill radius, not to the fighter.
+    The distance to the kill radius counts, not to the fighter: in a tail chase the last metres take seconds.
     """
     enemy = 1 - side
     r = frames["pos"][frame, side] - frames["missile_pos"][frame, enemy, slot]
@@ -74,14 +74,14 @@ def time_to_kill(frames: Frames, side: int, slot: int, frame: int, kill_radius_m
 
 
 def away_cosine(frames: Frames, side: int, slot: int) -> np.ndarray:
-    """Return the cosine of the angle between a side's course and straight away from an enemy missile, [T]."""
+    """Return the cosine of the angle between a side's course and the direction straight away from an enemy missile, [T]."""
     away = frames["pos"][:, side] - frames["missile_pos"][:, 1 - side, slot]
     along: np.ndarray = (away * unit(frames["heading"][:, side])).sum(-1)
     return along / np.maximum(np.linalg.norm(away, axis=-1), 1.0)
 
 
 def explain_loss(track: Trajectory, side: int = 0) -> LossReason | None:
-    """Return the reason why a side died; None if it did not."""
+    """Return the reason why a side died; None if it did not die."""
     frames = track.frames
     if track.outcome not in DEAD[side] or not len(frames["time_s"]):
         return None
@@ -96,7 +96,7 @@ def explain_loss(track: Trajectory, side: int = 0) -> LossReason | None:
 
 
 def describe_launch(frames: Frames, side: int, kill: Kill, envelope: Envelope) -> str:
-    """Describe the launch of the missile."""
+    """Return in words when and from what range the missile was launched."""
     if kill.fired is None:
         return "that was on its way from the start"
     r_max, r_tr, r_ne = shot_ranges(frames, envelope)[kill.fired, 1 - side] / 1000.0
@@ -107,7 +107,7 @@ def describe_launch(frames: Frames, side: int, kill: Kill, envelope: Envelope) -
 
 
 def describe_chance(frames: Frames, side: int, kill: Kill, envelope: Envelope) -> tuple[str, str]:
-    """Return whether a defence would have helped, and what the side flew: as a category, and as part of a sentence."""
+    """Return the kind of loss, and in words whether a defence would have helped and what the side flew instead."""
     if kill.slot is None:
         return "fired point-blank", "there was no time left to turn"
     near = predicted_misses(frames, envelope, 1 - side, kill.slot, tuple(DEFENCES))  # [manoeuvres, T]
@@ -136,7 +136,7 @@ def describe_chance(frames: Frames, side: int, kill: Kill, envelope: Envelope) -
 
 
 def describe_approach(frames: Frames, side: int, kill: Kill, envelope: Envelope) -> tuple[str, str]:
-    """Describe how a side got to where a shot was certain to kill."""
+    """Return the kind of loss, and in words how a side got to where a shot was certain to kill."""
     if kill.fired is None:
         return "lost from the start", "none did from the start"
     inside = distances(frames) <= shot_ranges(frames, envelope)[:, 1 - side, 1]
@@ -149,7 +149,7 @@ def describe_approach(frames: Frames, side: int, kill: Kill, envelope: Envelope)
 
 
 def describe_shots(frames: Frames, side: int) -> str:
-    """Describe which side fired first, and the missiles left."""
+    """Return in words which side fired first, and how many missiles the side had left."""
     alive = frames["missile_alive"]
     used: Any = alive.any(axis=0)  # [2, S]
     first = [int(alive[:, s].any(axis=1).argmax()) if alive[:, s].any() else None for s in (0, 1)]

@@ -1,4 +1,4 @@
-"""Pictures of fights from above, in kilometres; and of one fight with the ranges of each side's missile, time upwards."""
+"""Pictures of fights from above, in kilometres; and of one fight with the ranges of each side's missile over time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ from fledge.tasks.view.trajectory import Trajectory
 SIDES = ("#2f6db3", "#c8433f")
 NAMES = ("blue", "red")
 TINTS = ("#df8676", "#f1bda6", "#fbe8c6")  # inside R_ne, R_tr, R_max
-REACHES = ("inside R_ne: no escape", "R_tr: not by turning away", "R_max: not by keeping on")
+REACHES = (
+    "inside R_ne: no escape",
+    "inside R_tr: turning away does not help",
+    "inside R_max: keeping course does not help",
+)
 TICK_S = 20.0
 OUTCOMES = {"win": "blue wins", "loss": "red wins", "draw": "both die"}
 OUTCOMES |= {"spent": "no missiles left", "timeout": "time is up"}
@@ -69,7 +73,7 @@ def fights_figure(tracks: Sequence[Trajectory], title: str = "", shown: int = 6)
 
 
 def finish(figure: Figure, entries: Sequence[Any], title: str) -> Figure:
-    """Add the legend and the title."""
+    """Add the legend and the title to a figure, and return it."""
     figure.legend(handles=entries, loc="outside lower center", ncols=7, fontsize=9, frameon=False)
     if title:
         figure.suptitle(title, fontsize=12)
@@ -77,7 +81,7 @@ def finish(figure: Figure, entries: Sequence[Any], title: str) -> Figure:
 
 
 def fight_figure(track: Trajectory, title: str = "") -> Any:
-    """Return a figure of one fight: from above, and over the ranges of each side's missile."""
+    """Return a figure of one fight: from above, and for each side the ranges of its missile over time."""
     figure = Figure(figsize=(12.6, 4.9), dpi=100)
     figure.set_layout_engine("constrained", w_pad=0.1)
     above, *graphs = figure.subplots(1, 3, width_ratios=(1.15, 1, 1))
@@ -98,7 +102,7 @@ def fight_figure(track: Trajectory, title: str = "") -> Any:
 
 
 def draw_reach(axes: Any, track: Trajectory, side: int, reach: np.ndarray) -> None:
-    """Draw the ranges of one side's missile [T, 3], km, the distance and its missiles, time upwards."""
+    """Draw over time the ranges of one side's missile [T, 3] km, the distance of the sides, and the missiles in flight."""
     frames, enemy = track.frames, 1 - side
     time, away = frames["time_s"], distances(frames) / 1000.0
     inner = np.zeros(len(time))

@@ -48,7 +48,7 @@ class AircombatView(TaskView):
     page = Path(__file__).parent / "page"
 
     def scene(self, env: TensorEnv, ids: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the kind of start, the kill radius, and settings of the physics that are not the defaults."""
+        """Return the scenario, the kill radius, and the physics settings that differ from the defaults."""
         duel = duel_of(env)
         per = env.num_envs // duel.num_duels
         kinds, names = duel.state["kind"].cpu().tolist(), list(Scenario)
@@ -57,7 +57,7 @@ class AircombatView(TaskView):
         return [{"scenario": names[kinds[i // per]].value, **world} for i in ids]
 
     def snapshot(self, env: TensorEnv, ids: Sequence[int]) -> dict[str, np.ndarray]:
-        """Return fighters and missiles of some rows' duels, the row's own side first: [n, 2, ...], missiles [n, 2, S, ...].
+        """Return fighters [n, 2, ...] and missiles [n, 2, S, ...] in the duels of the rows `ids`; the row's own side is first.
 
         Units are m, rad, m/s and s.
         """
@@ -101,7 +101,7 @@ class AircombatView(TaskView):
         return Stage(flat=True)
 
     def instruments(self, track: Trajectory) -> list[Instrument]:
-        """Return distance, speeds and missiles in flight."""
+        """Return over time the distance, the speeds, and the number of missiles in flight."""
         frames, flying = track.frames, track.frames["missile_alive"].astype(bool)
         shown = [Instrument("range", distances(frames) / 1000.0, "km")]
         shown += [Instrument(f"{name} speed", frames["speed"][:, side], "m/s") for side, name in enumerate(SIDES)]
@@ -141,7 +141,7 @@ class AircombatView(TaskView):
         return action - action % 2 if isinstance(action, Tensor) else super().hold(env, action)
 
     def graph(self, cfg: AircombatConfig, frame: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Return the space-time graph of a frame. Thread-safe; calls run one at a time."""
+        """Return the space-time graph of a frame. Threads may call this method; calls run one at a time."""
         from fledge.tasks.aircombat.spacetime.graph import GraphSolver
 
         with _lock:
@@ -155,7 +155,7 @@ class AircombatView(TaskView):
 
 
 def with_energy(track: Trajectory) -> Trajectory:
-    """Return the track with `missile_energy`, 0 to 1: kinetic energy above that of a spent missile."""
+    """Return the track with `missile_energy`: kinetic energy of each missile, 0 when spent, 1 at full speed."""
     if "missile_speed" not in track.frames:
         return track
     share = (np.square(track.frames["missile_speed"], dtype=np.float32) - SPENT**2) / (FAST**2 - SPENT**2)

@@ -1,1 +1,1 @@
-"""Networks that fly drones."""
+"""Policy networks of drone navigation."""

@@ -30,7 +30,7 @@ KINDS = ("features", "planned", "navrl", "squashed", "grid_q")
 
 
 def extra_observations(task: Task, env: NavigationConfig) -> dict[str, TensorSpec]:
-    """Return the observations that the task's env has besides those of NavigationEnv."""
+    """Return the specs of the observations that a subclass of NavigationEnv adds."""
     if task.env is NavigationEnv:
         return {}
     # without the maps: quick to make
@@ -85,7 +85,7 @@ class NavigationPolicies(PolicyFactory):
             range_m, correction = float(description["range_m"]), float(description.get("correction", 0.0))
             extra: Any = spec_from(description["extra"]) if "extra" in description else None
         except (KeyError, TypeError, ValueError) as error:
-            raise FormatError(f"This is not a policy's description: {description!r}.") from error
+            raise FormatError(f"The description of a navigation policy is damaged: {description!r}.") from error
         if kind == "features":
             return FeaturePolicy((azimuths, elevations), hidden, range_m=range_m, extra=extra)
         if kind == "planned":
@@ -106,7 +106,7 @@ class NavigationPolicies(PolicyFactory):
         return load_navrl_checkpoint(path)
 
     def to_trainable(self, agent: BaseAgent) -> tuple[dict[str, Any], LearnedPolicy]:
-        """Return NavRL's policy as the network that `policy.kind=navrl` trains, with its value normalisation."""
+        """Return the description and the network of `policy.kind=navrl`, with NavRL's weights and value normalisation."""
         if not isinstance(agent, NavRLPolicy):
             return super().to_trainable(agent)
         network = NavRLActorCritic.from_navrl(agent)
@@ -114,7 +114,7 @@ class NavigationPolicies(PolicyFactory):
         return {"kind": "navrl", "hidden": hidden, "lidar": [36, 4], "range_m": 4.0}, network
 
     def default_env_config(self, agent: BaseAgent) -> TrainedEnv | None:
-        """Return the config of NavRL's env for NavRL's policy."""
+        """Return the config of NavRL's env if the agent is NavRL's policy, else None."""
         if not isinstance(agent, NavRLPolicy):
             return None
         cfg = from_plain(NavigationConfig, Presets(TASK_FOLDER / "presets").load("env", "navrl"))

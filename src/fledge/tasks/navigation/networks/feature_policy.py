@@ -2,7 +2,7 @@
 
 The features are computed from NavRL's observations alone:
 
-9    unit vector to goal (3), far and near distance, height to goal, velocity (3)
+9    unit vector to goal (3), distance in units of 20 m and of the range, height to goal, velocity (3)
 H*V  LiDAR beams as log(range / distance) / log(range / radius): 0 free, 1 at the drone's surface
 5*14 per obstacle: offset (3), relative velocity (3), gap, closeness, time and miss distance of the closest
      approach, vertical clearance, width, box or cylinder, present
@@ -128,7 +128,7 @@ class PlannedPolicy(FeaturePolicy):
 
 
 class FeatureActor(SquashedActor):
-    """Squashed actor of SAC and TD3 on the same features."""
+    """Actor of SAC and TD3 (`SquashedActor`) on the same features as FeaturePolicy."""
 
     observes = READ
 
@@ -153,7 +153,7 @@ class FeatureActor(SquashedActor):
 
 
 def example_flight(batch: int, lidar_shape: tuple[int, int], range_m: float, seed: int) -> dict[str, Tensor]:
-    """Return random observations in the usual ranges."""
+    """Return a batch of random navigation observations, with values of realistic size."""
     g = torch.Generator().manual_seed(seed)
     obstacles = torch.randn(batch, *DYNAMIC_OBSTACLE.shape(), generator=g)
     flat, width, box = (DYNAMIC_OBSTACLE.at(name) for name in ("horizontal_distance", "width_class", "is_box"))
@@ -169,7 +169,7 @@ def example_flight(batch: int, lidar_shape: tuple[int, int], range_m: float, see
 
 
 def num_features(beams: int, obstacles: int = NEAREST) -> int:
-    """Return the width of the feature vector."""
+    """Return the number of features for this number of LiDAR beams and moving obstacles."""
     return STATE_FEATURES + beams + obstacles * OBSTACLE_FEATURES
 
 
@@ -183,13 +183,13 @@ def navigation_features(obs: Mapping[str, Tensor], range_m: float = 4.0) -> Tens
 
 
 def own_features(state: Tensor, range_m: float = 4.0) -> Tensor:
-    """Return the scaled state [B, 9]: unit vector to goal, far and near distance, height to goal, velocity."""
+    """Return the scaled state [B, 9]: unit vector to goal, distance in units of 20 m and of the range, height, velocity."""
     unit, far, up, velocity = state.split(STATE.widths, dim=-1)
     return torch.cat([unit, far * 0.05, far.clamp(max=range_m) / range_m, up, velocity * 0.5], dim=-1)
 
 
 def obstacle_features(rows: Tensor, velocity: Tensor, range_m: float) -> Tensor:
-    """Return [B, K, 14] from obstacle rows [B, K, 10] and own velocity [B, 3], goal frame; zeros where absent."""
+    """Return features [B, K, 14] of obstacle rows [B, K, 10] and the drone's velocity [B, 3], goal frame; 0 in empty rows."""
     unit, flat, dz, moving, width_class, is_box = rows.split(DYNAMIC_OBSTACLE.widths, dim=-1)
     present = (flat > 0).float()
     width = (width_class + 1.0) * 0.25

@@ -18,7 +18,7 @@ PATCH = 4  # cells along a side of a patch; as channels they make convolutions t
 
 
 class GridQ(QNetwork):
-    """Network of the value of each heading."""
+    """Q-network that returns the value of each heading."""
 
     observes = ("grid_map", "state")
 

@@ -26,7 +26,7 @@ AZIMUTHS, ELEVATIONS = 36, 4
 
 
 def band(width_in: int, stride: int) -> Tensor:
-    """Return [3, in, out]: 1 where elevation tap t connects elevation `in` to `out` (padding 1)."""
+    """Return a table [3, in, out]: 1 where kernel tap t reads elevation `in` for output elevation `out` (padding 1)."""
     width_out = (width_in - 1) // stride + 1
     table = torch.zeros(3, width_in, width_out)
     for out in range(width_out):
@@ -38,7 +38,7 @@ def band(width_in: int, stride: int) -> Tensor:
 
 
 class AzimuthConv(nn.Module):
-    """Parameters of a Conv2d(in, out, (5, 3), padding (2, 1)), and their folded form."""
+    """Parameters of a Conv2d(in, out, (5, 3), padding (2, 1)), which `folded` returns as a matrix."""
 
     table: Tensor
 
@@ -51,7 +51,7 @@ class AzimuthConv(nn.Module):
         self.register_buffer("table", band(elevations, strides[1]), persistent=False)
 
     def folded(self) -> tuple[Tensor, Tensor]:
-        """Return kernel [out * elevation, TAPS * in * elevation] and bias [out * elevation, 1]."""
+        """Return the kernel as a matrix [out * elevation, TAPS * in * elevation], and the bias [out * elevation, 1]."""
         out, inputs = self.weight.shape[:2]
         width_in, width_out = self.table.shape[1:]
         kernel = torch.einsum("oikt,twv->ovkiw", self.weight, self.table)
@@ -115,7 +115,7 @@ def _windows(buffer: Tensor, count: int, stride: int, width: int, taps: int) -> 
 
 
 def _turned(kernel: Tensor, width: int) -> Tensor:
-    """Return the matrix [2 * width, 3 * out] that takes gradients of three outputs to the pair of azimuths they share."""
+    """Return the matrix [2 * width, 3 * out] that maps gradients of three outputs to those of the two azimuths they share."""
     out = kernel.shape[0]
     taps = kernel.view(out, TAPS, width)
     turned = kernel.new_zeros(2, width, 3, out)
@@ -136,7 +136,7 @@ def _padded(like: Tensor, rows: int, width: int, pad: int) -> Tensor:
 
 
 class LidarEncoder(nn.Module):
-    """[B, 144] LiDAR to [B, 128]: NavRL's three convolutions, linear layer and normalisation."""
+    """Encodes LiDAR [B, 144] as [B, 128] by NavRL's three convolutions, linear layer and normalisation."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -40,7 +40,7 @@ WIDTHS = [AZIMUTHS * ELEVATIONS, DYNAMIC_OBSTACLE.size(), STATE.size()]  # of th
 
 
 def navrl_key(ours: str) -> str:
-    """Return NavRL's name of an entry of our state dict."""
+    """Return NavRL's name for an entry of our state dict."""
     module, entry = ours.split(".", 1)
     return f"{NAVRL_PREFIXES[module]}.{entry}"
 
@@ -50,7 +50,7 @@ def mlp_block(inputs: int, outputs: int) -> list[nn.Module]:
 
 
 class NavRLNetwork(nn.Module):
-    """Features, Beta parameters and normalised value of NavRL's policy. Conv2d LiDAR encoder as published."""
+    """NavRL's network as published, with a Conv2d LiDAR encoder: features, Beta parameters and normalised value."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class NavRLPolicy(BaseAgent):
         return torch.distributions.Beta(alpha, beta).sample()
 
     def respond(self, obs: Obs) -> tuple[Tensor, ...]:
-        """Return the outputs of an exported file."""
+        """Return the outputs that an exported file has: the mean actions [B, 3]."""
         alpha, beta, _ = self.network(obs)
         return (alpha / (alpha + beta),)
 
@@ -151,7 +151,7 @@ class NavRLActorCritic(ActorCritic):
 
     @classmethod
     def from_navrl(cls, policy: NavRLPolicy) -> NavRLActorCritic:
-        """Return the same policy in the form for training."""
+        """Return a trainable network that computes the same function as NavRL's policy."""
         own = cls()
         for ours, theirs in own._pairs(policy.network):
             ours.load_state_dict(theirs.state_dict())
@@ -159,7 +159,7 @@ class NavRLActorCritic(ActorCritic):
         return own
 
     def published(self) -> NavRLPolicy:
-        """Return the same policy in NavRL's published form, with Conv2d."""
+        """Return the same policy as NavRL publishes it, with a Conv2d LiDAR encoder."""
         policy = NavRLPolicy()
         for ours, theirs in self._pairs(policy.network):
             theirs.load_state_dict(ours.state_dict())
@@ -167,14 +167,14 @@ class NavRLActorCritic(ActorCritic):
         return policy.eval()
 
     def exported(self) -> nn.Module:
-        """Return the module to export: with Conv2d, which equals the fast LiDAR encoder."""
+        """Return the module to export: with Conv2d, which computes the same as the fast LiDAR encoder."""
         return self.published().exported()
 
     def example_inputs(self, batch: int, seed: int = 0) -> dict[str, Tensor]:
         return example_flight(batch, (36, 4), 4.0, seed)
 
     def _pairs(self, net: NavRLNetwork) -> list[tuple[nn.Module, nn.Module]]:
-        """Return pairs of our modules and the published ones with the same parameters."""
+        """Return pairs of modules with the same parameters: a module of this network and its counterpart in `net`."""
         assert isinstance(self.head, BetaHead)
         return [
             *zip(self.lidar.convs, (net.lidar[0], net.lidar[2], net.lidar[4]), strict=True),
@@ -199,9 +199,11 @@ def read_state_dict(path: Path) -> Mapping[str, Tensor]:
         raise
     except (RuntimeError, EOFError, zipfile.BadZipFile, OSError, ValueError, KeyError, AttributeError) as error:
         reason = (str(error).splitlines() or ["it is empty"])[0]
-        raise FormatError(f"{path} is not a PyTorch checkpoint: {reason}") from error
+        raise FormatError(f"{path} is not a PyTorch checkpoint or is damaged: {reason}") from error
     except Exception as error:  # torch raises pickle.UnpicklingError for anything that is not plain tensors
-        raise FormatError(f"{path} cannot be loaded safely; only plain tensors are allowed in it.") from error
+        raise FormatError(
+            f"{path} cannot be loaded safely: only plain tensors are allowed in it. Give NavRL's released .pt file."
+        ) from error
     if not isinstance(saved, Mapping) or not all(isinstance(v, Tensor) for v in saved.values()):
         raise FormatError(f"{path} holds a {type(saved).__name__}, but NavRL's checkpoint is a dict of tensors.")
     return saved
@@ -223,8 +225,8 @@ def load_navrl_checkpoint(path: str | Path) -> NavRLPolicy:
             raise FormatError(f"{path} is not NavRL's policy: it has no entry {key}.")
         if saved[key].shape != tensor.shape:
             raise FormatError(
-                f"{path} does not fit: {key} has shape {tuple(saved[key].shape)}, NavRL's network {tuple(tensor.shape)}. "
-                "Was it trained with another LiDAR or obstacle count?"
+                f"{path} does not fit NavRL's network: {key} has shape {tuple(saved[key].shape)}, but must have "
+                f"{tuple(tensor.shape)}. Use a policy that was trained with NavRL's LiDAR and obstacle count."
             )
     policy.network.load_state_dict({ours: saved[navrl_key(ours)] for ours in own})
     norm = policy.value_norm
@@ -232,6 +234,6 @@ def load_navrl_checkpoint(path: str | Path) -> NavRLPolicy:
     for name, buffer in scales.items():
         key = f"value_norm.{name}"
         if key not in saved or saved[key].numel() != 1:
-            raise FormatError(f"{path} is not NavRL's policy: it has no number under {key}.")
+            raise FormatError(f"{path} is not NavRL's policy: its entry {key} is missing or is not one number.")
         buffer.copy_(saved[key].reshape(buffer.shape))
     return policy.eval()

@@ -21,7 +21,7 @@ HEIGHTS = 2
 class Caution:
     """Parameters of the velocity obstacles."""
 
-    body: float  # m: radius and safety distance
+    body: float  # m: radius of the drone plus safety distance
     limit: float  # m/s
     floor: float  # m
     ceiling: float  # m
@@ -33,7 +33,7 @@ class Caution:
 
 @wp.func
 def mover_plane(q: Caution, movers: Movers, i: int, k: int, own: Own, wanted: wp.vec3) -> wp.vec4:
-    """Return the half-space of mover k, taken as a ball of its width at its point nearest in height."""
+    """Return the half-space of commands that avoid mover k, taken as a ball of its width as near in height as it reaches."""
     place = movers.place[i, k]
     motion = movers.motion[i, k]
     vel = wp.vec3(motion[0], motion[1], motion[2])
@@ -47,7 +47,7 @@ def mover_plane(q: Caution, movers: Movers, i: int, k: int, own: Own, wanted: wp
 
 @wp.func
 def beam_plane(q: Caution, seen: Seen, i: int, h: int, own: Own, wanted: wp.vec3) -> wp.vec4:
-    """Return the half-space of the nearest hit of azimuth h; (0, 0, 0, -1), which allows everything, without one."""
+    """Return the half-space of the nearest hit at azimuth h; if there is no hit, (0, 0, 0, -1), which allows everything."""
     angle = own.yaw + TWO_PI * float(h) / float(seen.azimuths)
     elevations = seen.cosine.shape[0]
     least = float(FAR)
@@ -67,7 +67,7 @@ def beam_plane(q: Caution, seen: Seen, i: int, h: int, own: Own, wanted: wp.vec3
 def allowed(
     i: int, own: Own, seen: Seen, q: Caution, movers: Movers, planes: wp.array2d(dtype=wp.vec4), wanted: wp.vec3
 ) -> wp.vec3:
-    """Write the half-spaces of a drone and return the allowed command nearest to the wanted one."""
+    """Write the half-spaces of drone i to `planes`, and return the allowed command nearest to `wanted`."""
     count = int(0)
     for k in range(NEAREST):
         if movers.place[i, k][0] < FAR:
@@ -87,7 +87,7 @@ def allowed(
 
 @wp.struct
 class Guard:
-    """Velocity obstacles that check a planner's command."""
+    """ORCA as a check of the planner's commands: a switch, parameters, and a buffer."""
 
     on: int
     caution: Caution
@@ -98,7 +98,7 @@ class Guard:
 def guarded(g: Guard, i: int, own: Own, seen: Seen, movers: Movers, command: wp.vec3) -> wp.vec3:
     """Return the nearest command outside the velocity obstacles if the guard is on, else the command.
 
-    Movers must have been read.
+    `read_movers` must have been called before.
     """
     if g.on == 0:
         return command
@@ -114,7 +114,7 @@ def avoid(
     wanted: wp.array(dtype=wp.vec3),
     command: wp.array(dtype=wp.vec3),
 ):
-    """Write each drone's command, m/s in the goal frame: the allowed one nearest to the wanted one."""
+    """Write each drone's command, m/s in the goal frame: the allowed command nearest to the wanted command."""
     i = first + wp.tid()
     own = read_own(seen, i)
     read_movers(seen, i, own.pos, movers)
@@ -127,7 +127,7 @@ def num_planes(env_cfg: NavigationConfig) -> int:
 
 
 def guard_of(env_cfg: NavigationConfig, planes: torch.Tensor, on: bool = True) -> Guard:
-    """Return ORCA's settings in an env over a buffer of half-spaces [N, num_planes, 4], unused if disabled."""
+    """Return ORCA's parameters for an env; `planes` [N, num_planes, 4] is its buffer, which is not used unless `on`."""
     guard, q = Guard(), Caution()
     q.body, q.limit = env_cfg.collision_radius_m + SKIN_M, env_cfg.speed_limit
     q.floor, q.ceiling = env_cfg.min_height_m + SKIN_M, env_cfg.max_height_m - SKIN_M

@@ -16,7 +16,7 @@ from fledge.tasks.navigation.steering import Buffers, Steering
 
 
 class OrcaBuffers(Buffers):
-    """Half-spaces of N drones."""
+    """Buffers of ORCA for N drones: nearest movers and half-spaces."""
 
     def __init__(self, env_cfg: NavigationConfig, count: int, device: torch.device) -> None:
         shapes = {"place": (NEAREST, 4), "motion": (NEAREST, 4), "planes": (num_planes(env_cfg), 4)}
@@ -26,7 +26,7 @@ class OrcaBuffers(Buffers):
 
 
 class OrcaPilot(Steering):
-    """Flies straight to the goal at full speed, or by the nearest command outside all velocity obstacles."""
+    """Flies to the goal at full speed; if a velocity obstacle forbids that, by the allowed command nearest to it."""
 
     def get_name(self) -> str:
         return "orca"

@@ -1,4 +1,4 @@
-"""Velocity obstacles: the commands that lead to a collision within a horizon, and the nearest one that does not.
+"""Velocity obstacles: the commands that lead to a collision within a horizon, and the nearest command that does not.
 
 Optimal reciprocal collision avoidance (J. van den Berg, S. Guy, M. Lin, D. Manocha, ISRR 2009), in three dimensions, where
 obstacles do not give way. An obstacle of joint radius R at p (from the drone) with relative velocity v forbids a cone with a
@@ -6,8 +6,8 @@ rounded tip; with u the vector from v to its surface and n the normal there, the
 
     (v' - command - u) . n >= 0
 
-The result is the allowed command nearest to the wanted one, no faster than the limit. If none is allowed, it is the one
-that violates all half-spaces least: they are moved back equally, by bisection, until one is allowed.
+The result is the allowed command nearest to the wanted one, no faster than the limit. If no command is allowed, the result
+violates the half-spaces least: all are moved back by the same distance, found by bisection, until a command is allowed.
 
 The drone follows a command with a lag L: within t it moves by L * velocity + (t - L) * command. So obstacles are placed
 as for a drone that keeps its velocity for L, and the horizon is shorter by L.
@@ -21,7 +21,7 @@ BISECTIONS = 14
 
 @wp.struct
 class Answer:
-    """A command, and whether one was found."""
+    """Result of a search: whether an allowed command was found, and the command, m/s."""
 
     found: bool
     v: wp.vec3
@@ -31,7 +31,8 @@ class Answer:
 def half_space(p: wp.vec3, v: wp.vec3, command: wp.vec3, radius: float, horizon: float, step: float) -> wp.vec4:
     """Return the allowed commands as (n, b): n . v' >= b. `v` is the command minus the obstacle's velocity.
 
-    Outside (|p| > R) with horizon t the tip of the forbidden cone is a ball of radius R/t around p/t.
+    If the drone is outside the obstacle (|p| > R), the forbidden cone of horizon t has as its tip a ball of radius R/t
+    around p/t.
     """
     inside = wp.length_sq(p) <= radius * radius
     t = wp.where(inside, step, horizon)
@@ -64,7 +65,7 @@ def normal_of(plane: wp.vec4) -> wp.vec3:
 def on_line(
     planes: wp.array2d(dtype=wp.vec4), i: int, a: int, b: int, back: float, wanted: wp.vec3, limit: float
 ) -> Answer:
-    """Return the point nearest to `wanted` on the line of planes a and b, inside the ball and all planes before b."""
+    """Return the point nearest to `wanted` on the line of planes a and b, allowed by `limit` and planes 0 .. b - 1."""
     answer = Answer()
     na = normal_of(planes[i, a])
     nb = normal_of(planes[i, b])
@@ -101,7 +102,7 @@ def on_line(
 
 @wp.func
 def on_plane(planes: wp.array2d(dtype=wp.vec4), i: int, a: int, back: float, wanted: wp.vec3, limit: float) -> Answer:
-    """Return the point nearest to `wanted` on plane a, inside the ball and all planes before it."""
+    """Return the point nearest to `wanted` on plane a that the speed `limit` and planes 0 .. a - 1 allow."""
     answer = Answer()
     n = normal_of(planes[i, a])
     b = planes[i, a][3] - back
@@ -129,7 +130,7 @@ def on_plane(planes: wp.array2d(dtype=wp.vec4), i: int, a: int, back: float, wan
 def nearest_allowed(
     planes: wp.array2d(dtype=wp.vec4), i: int, count: int, back: float, wanted: wp.vec3, limit: float
 ) -> Answer:
-    """Return the point nearest to `wanted` inside the ball and all planes, each moved back by `back` (R. Seidel, 1991)."""
+    """Return the point nearest to `wanted` that `limit` and all planes, moved by `back`, allow (R. Seidel, 1991)."""
     answer = Answer()
     v = wanted
     length = wp.length(v)
@@ -148,14 +149,14 @@ def nearest_allowed(
 
 @wp.func
 def safest(planes: wp.array2d(dtype=wp.vec4), i: int, count: int, wanted: wp.vec3, limit: float) -> wp.vec3:
-    """Return the allowed command nearest to `wanted`; if none is allowed, the one that violates the planes least."""
+    """Return the allowed command nearest to `wanted`; if none is allowed, the command that violates the planes least."""
     best = nearest_allowed(planes, i, count, 0.0, wanted, limit)
     if best.found:
         return best.v
     low = float(0.0)
     high = float(0.0)
     for a in range(count):
-        high = wp.max(high, planes[i, a][3])  # hovering violates by no more
+        high = wp.max(high, planes[i, a][3])  # hovering violates no plane by more than this
     high = high + 0.01
     best = nearest_allowed(planes, i, count, high, wanted, limit)
     for _k in range(BISECTIONS):

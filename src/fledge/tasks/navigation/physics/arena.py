@@ -29,7 +29,7 @@ def place_arena(
     boxes: wp.array2d(dtype=wp.vec4i),
     heights: wp.array2d(dtype=wp.float32),
 ):
-    """Place each cylinder as rows of cells (boxes `ROWS * c ...`), then the four walls; one thread per map."""
+    """Write cylinder c as `ROWS` boxes from box `ROWS * c` on, then the four walls as boxes; one thread per map."""
     slot = slots[wp.tid()]
     key = keys[slot]
     for c in range(cylinders):

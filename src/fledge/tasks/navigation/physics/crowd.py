@@ -55,19 +55,19 @@ def crowd_kinds(count: int, swings: bool) -> np.ndarray:
 
 @wp.func
 def stream(purpose: int, j: int) -> wp.uint32:
-    """Return the third counter word of the random stream of obstacle j; the map key is the first two."""
+    """Return the third counter word of obstacle j's random numbers; the map key is the first two words."""
     return wp.uint32(purpose + j * 256)
 
 
 @wp.func
 def spread(u: float) -> float:
-    """Return a coordinate inside the area from a uniform number in [0, 1)."""
+    """Return a coordinate inside the obstacles' area, m, from a uniform random number in [0, 1)."""
     return AREA_HALF_M * (2.0 * u - 1.0)
 
 
 @wp.func
 def is_apart(crowd: Crowd, slot: int, j: int, x: float, y: float, spacing: float) -> bool:
-    """Return whether a point keeps its distance from the origins of obstacles 0 .. j - 1."""
+    """Return whether a point is farther than `spacing` from the origins of obstacles 0 .. j - 1."""
     for o in range(j):
         other = crowd.origin[slot, o]
         if (other[0] - x) * (other[0] - x) + (other[1] - y) * (other[1] - y) <= spacing * spacing:
@@ -77,7 +77,7 @@ def is_apart(crowd: Crowd, slot: int, j: int, x: float, y: float, spacing: float
 
 @wp.func
 def roaming_origin(crowd: Crowd, key: wp.vec2ui, slot: int, j: int, seed: wp.vec2ui) -> wp.vec3:
-    """Return an origin for obstacle j that keeps a spacing from the previous ones; the spacing shrinks after many tries."""
+    """Return an origin for obstacle j, apart from those of obstacles 0 .. j - 1; the spacing shrinks after many tries."""
     spacing = 2.0 * wp.sqrt(AREA_HALF_M * AREA_HALF_M / float(wp.max(crowd.placed[slot], 1)))
     tries = int(0)
     u = uniform4(key[0], key[1], stream(P_ORIGIN, j), wp.uint32(0), seed)
@@ -96,7 +96,7 @@ def roaming_origin(crowd: Crowd, key: wp.vec2ui, slot: int, j: int, seed: wp.vec
 
 @wp.kernel(enable_backward=False)
 def place_crowd(slots: wp.array(dtype=wp.int32), keys: wp.array(dtype=wp.vec2ui), seed: wp.vec2ui, crowd: Crowd):
-    """Place obstacles at rest at their origins, one thread per map; roaming ones draw their goals at age 0."""
+    """Place obstacles at rest at their origins, one thread per map; roaming obstacles draw their goals at age 0."""
     slot = slots[wp.tid()]
     key = keys[slot]
     last = crowd.trail.shape[0] - 1
@@ -118,7 +118,7 @@ def place_crowd(slots: wp.array(dtype=wp.int32), keys: wp.array(dtype=wp.vec2ui)
 
 @wp.func
 def draw_goal(crowd: Crowd, key: wp.vec2ui, j: int, age: int, origin: wp.vec3, seed: wp.vec2ui) -> wp.vec3:
-    """Return a goal within ±5 m of the origin (z: -5 to +4), clamped to the map."""
+    """Return a random goal within ±5 m of the origin (-5 to +4 m in height), clamped to the map."""
     u = uniform4(key[0], key[1], stream(P_GOAL, j), wp.uint32(age), seed)
     x = wp.clamp(origin[0] + ROAM_M * (2.0 * u[0] - 1.0), -AREA_HALF_M, AREA_HALF_M)
     y = wp.clamp(origin[1] + ROAM_M * (2.0 * u[1] - 1.0), -AREA_HALF_M, AREA_HALF_M)
@@ -156,7 +156,7 @@ def step_crowd(
     seed: wp.vec2ui,
     crowd: Crowd,
 ):
-    """Move an obstacle by all physics steps of one decision, one thread each; those of maps not yet in use rest."""
+    """Move all obstacles by the physics steps of one decision, one thread per obstacle; on unused maps they do not move."""
     tid = wp.tid()
     obstacles = crowd.origin.shape[1]
     steps = crowd.trail.shape[0]

@@ -45,7 +45,7 @@ P_DOMAIN = wp.uint32(int(Purpose.DOMAIN))
 
 @wp.func
 def beam_logs(i: int, p: Params, obs: Obs) -> float:
-    """Return the mean log of the beams' distances, m."""
+    """Return the mean of the logarithms of the LiDAR distances (in m) of drone i."""
     beams = p.lidar_azimuths * p.elevations
     logs = float(0.0)
     hits = int(0)
@@ -59,7 +59,7 @@ def beam_logs(i: int, p: Params, obs: Obs) -> float:
 
 @wp.func
 def beam_gap(i: int, p: Params, obs: Obs) -> float:
-    """Return the shortest distance of a beam, m."""
+    """Return the shortest LiDAR distance of drone i, m."""
     nearest = float(0.0)
     for n in range(p.lidar_azimuths * p.elevations):
         nearest = wp.max(nearest, obs.lidar[i, n])
@@ -68,7 +68,7 @@ def beam_gap(i: int, p: Params, obs: Obs) -> float:
 
 @wp.func
 def read_step(i: int, p: Params, drones: Drones, obs: Obs, movers: wp.vec2) -> Step:
-    """Return the inputs of reward terms. `movers`: mean log of the distances to moving obstacles, and the shortest, m."""
+    """Return the inputs of the reward terms; `movers` has the mean log distance to moving obstacles and the shortest, m."""
     s = Step()
     to_goal = drones.goal[i] - drones.pos[i]
     s.seconds = drones.elapsed[i]
@@ -86,7 +86,7 @@ def read_step(i: int, p: Params, drones: Drones, obs: Obs, movers: wp.vec2) -> S
 
 @wp.func
 def complete(i: int, p: Params, maps: Maps, beams: Beams, drones: Drones, obs: Obs) -> wp.vec2:
-    """Write the observations that `scan` does not, without LiDAR noise; return the result of `observe_obstacles`."""
+    """Write the observations that `scan` does not write, without LiDAR noise; return the result of `observe_obstacles`."""
     if p.lidar_sees_movers == 1:
         scan_movers(i, p, maps, beams, drones, obs)
     observe_self(i, p, maps, drones, obs)
@@ -136,7 +136,7 @@ def edge_point(u: wp.vec4) -> wp.vec3:
 
 @wp.func
 def side_point(axis: int, sign: float, u: wp.vec4) -> wp.vec3:
-    """Return a point on the forest's side towards plus or minus `axis` (0 x, 1 y), 0.5 to 2.5 m high."""
+    """Return a point 0.5 to 2.5 m high on one side of the forest: `axis` is 0 for x, 1 for y, `sign` -1 or 1."""
     along = CROSSING_HALF_M * (2.0 * u[1] - 1.0)
     if axis == 0:
         return wp.vec3(sign * EDGE_M, along, 0.5 + 2.0 * u[2])
@@ -173,7 +173,7 @@ def clear_inside(p: Params, maps: Maps, slot: int, drone: wp.uint32, when: wp.ui
 
 @wp.func
 def deal_map(p: Params, maps: Maps, i: int, drone: wp.uint32, when: wp.uint32) -> int:
-    """Return the slot of the next episode's map: the drone's own with fresh maps, else one of those in use now.
+    """Return the slot of the next episode's map: the drone's own slot with `fresh_maps`, else a random slot in use now.
 
     Maps come into use in a ring: at clock t the positions head .. head + active - 1 are in use, head = t / refresh.
     """
@@ -188,7 +188,7 @@ def deal_map(p: Params, maps: Maps, i: int, drone: wp.uint32, when: wp.uint32) -
 
 @wp.func
 def begin_episode(i: int, p: Params, maps: Maps, drones: Drones):
-    """Put drone i at the start of its next episode. All draws depend only on (seed, global index, episode)."""
+    """Put drone i at the start of its next episode. All random numbers depend only on (seed, global index, episode)."""
     episode = drones.episode[i] + 1
     drones.episode[i] = episode
     index = i + p.env_offset
@@ -244,7 +244,7 @@ def begin_episode(i: int, p: Params, maps: Maps, drones: Drones):
 
 @wp.kernel(enable_backward=False)
 def keep_final(first: int, result: Result, obs: wp.array2d(dtype=wp.uint8), final: wp.array2d(dtype=wp.uint8)):
-    """Copy one observation, given as bytes, to `final` where an episode ended."""
+    """Copy an observation, as bytes, to `final` for every drone whose episode ended."""
     i = first + wp.tid()
     if takes_part(i, 1, result):
         for k in range(obs.shape[1]):
@@ -255,7 +255,7 @@ def keep_final(first: int, result: Result, obs: wp.array2d(dtype=wp.uint8), fina
 def restart(
     first: int, p: Params, maps: Maps, drones: Drones, mask: wp.array(dtype=wp.bool), other: wp.array(dtype=wp.bool)
 ):
-    """Begin the next episode where either mask is true."""
+    """Begin the next episode of every drone for which `mask` or `other` is true."""
     i = first + wp.tid()
     if mask[i] or other[i]:
         begin_episode(i, p, maps, drones)
@@ -263,7 +263,7 @@ def restart(
 
 @wp.kernel(enable_backward=False)
 def observe(first: int, only_ended: int, p: Params, maps: Maps, beams: Beams, drones: Drones, result: Result, obs: Obs):
-    """Complete the observation after `scan`, without reward."""
+    """Complete the observations after `scan`, without a reward; with `only_ended` just for drones whose episode ended."""
     i = first + wp.tid()
     if takes_part(i, only_ended, result):
         complete(i, p, maps, beams, drones, obs)
@@ -272,5 +272,5 @@ def observe(first: int, only_ended: int, p: Params, maps: Maps, beams: Beams, dr
 
 @wp.kernel(enable_backward=False)
 def tick(first: int, steps: int, clock: wp.array(dtype=wp.int32)):
-    """Advance the clock by one decision."""
+    """Advance the clock by the physics steps of one decision."""
     clock[0] = clock[0] + steps

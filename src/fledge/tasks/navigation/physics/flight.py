@@ -31,7 +31,7 @@ CLIMB_GAIN = 1.0  # 1/s: gain that holds the height in the headings form
 
 @wp.func
 def touches_column(p: Params, maps: Maps, beams: Beams, slot: int, pos: wp.vec3, yaw: float) -> bool:
-    """Return whether a column is within the drone's radius, by a fixed ring of beams that does not depend on its LiDAR.
+    """Return whether a column is within the drone's radius, by a fixed ring of beams that is independent of the LiDAR.
 
     Beams are cast only if the distance field allows a collision.
     """
@@ -52,7 +52,7 @@ def touches_column(p: Params, maps: Maps, beams: Beams, slot: int, pos: wp.vec3,
 
 @wp.func
 def touches_mover(p: Params, crowd: Crowd, k: int, slot: int, pos: wp.vec3) -> bool:
-    """Return whether the drone is within `radius` of a moving obstacle."""
+    """Return whether the drone touches a moving obstacle in physics step k of the decision."""
     for j in range(crowd.count[slot]):
         if is_touching(crowd.kinds[j], crowd.trail[k, slot, j] - pos, p.collision_radius_m):
             return True
@@ -84,7 +84,7 @@ def is_out(p: Params, pos: wp.vec3) -> bool:
 
 @wp.func
 def outside_band(z: float, start: wp.vec3, goal: wp.vec3) -> float:
-    """Return the metres above or below the band of heights between start and goal, widened by 0.2 m."""
+    """Return how far a height is outside the band between start and goal height, widened by 0.2 m; 0 inside the band, m."""
     low = wp.min(start[2], goal[2]) - 0.2
     high = wp.max(start[2], goal[2]) + 0.2
     return wp.max(wp.max(low - z, z - high), 0.0)
@@ -92,7 +92,7 @@ def outside_band(z: float, start: wp.vec3, goal: wp.vec3) -> float:
 
 @wp.kernel(enable_backward=False)
 def fly(first: int, p: Params, maps: Maps, beams: Beams, action: wp.array2d(dtype=wp.float32), drones: Drones):
-    """Fly one decision: `decimation` physics steps, stopping at the first event that ends the episode."""
+    """Fly all drones for one decision of `decimation` physics steps, each only until an event ends its episode."""
     i = first + wp.tid()
     slot = drones.slot[i]
     start = drones.start[i]

@@ -1,8 +1,8 @@
-"""The bank of maps: forests and their crowds, many at once, replaced in the background.
+"""The bank of maps: many forests with their crowds, replaced one by one in the background.
 
-Slots form a ring of K. Position q of the ring (0, 1, 2, ...) is the map with key (q, bank), lives in slot q % K, and is
-in use while head <= q < head + active, with head = clock // refresh_steps. A slot is rebuilt only when no drone can
-still be flying in it: the ring is longer than `active` by at least the refreshes of one episode.
+A slot is the memory of one map; K slots form a ring. Map number q (0, 1, 2, ...) has the key (q, bank), is stored in slot
+q % K, and is in use while head <= q < head + active, with head = clock // refresh_steps. A slot is rebuilt only when no
+drone can still be flying in it: the ring is longer than `active` by at least the refreshes of one episode.
 So the map of an episode depends only on clock and counters, never on the speed of threads.
 """
 
@@ -31,7 +31,7 @@ BANK_FLAG = 0x80000000  # keys of bank maps; maps made per episode use (env, epi
 
 
 class MapBank:
-    """Owns the map buffers; `maps` is the struct that kernels read."""
+    """Holds, builds and replaces all maps of an env; `maps` is the struct that kernels read."""
 
     def __init__(self, cfg: NavigationConfig, device: torch.device, seed: int, bank: int, launcher: Launcher) -> None:
         self.cfg, self.device, self.launcher, self.number = cfg, device, launcher, bank
@@ -79,19 +79,19 @@ class MapBank:
             )
 
     def crowd_calls(self) -> list[Call]:
-        """Return the launches that move all moving obstacles by one decision."""
+        """Return the kernel launches that move all moving obstacles by one decision; an empty list if there are none."""
         cfg, maps = self.cfg, self.maps
         if not cfg.moving_obstacles:
             return []
         return [Call(step_crowd, [maps.keys, maps.clock, cfg.dt_s, self.seed, maps.crowd], cfg.moving_obstacles)]
 
     def movers_on(self, position: int) -> int:
-        """Return the number of moving obstacles on map number `position`."""
+        """Return the number of moving obstacles on map number `position`, by `movers_cycle`."""
         shares = self.cfg.movers_cycle
         return round(self.cfg.moving_obstacles * shares[position % len(shares)])
 
     def set_movers_share(self, share: float) -> None:
-        """Set the share of every map's moving obstacles that is active, for a curriculum; kinds stay balanced."""
+        """Set which share of every map's moving obstacles is active, for a curriculum; all kinds keep equal shares."""
         self.wait()
         self._share = share
         self.tensors["count"].copy_(self._shown(self.tensors["placed"]))
@@ -111,7 +111,7 @@ class MapBank:
         self.tensors["born"][index] = born
 
     def build(self, slots: np.ndarray, crowd: bool = True) -> None:
-        """Build the forests (and crowds) of some slots from their keys, sharded over threads."""
+        """Build the forests, and if `crowd` the crowds, of some slots from their keys, in parallel threads."""
         if len(slots):
             shards = self.launcher.shards(len(slots))
             build = self._build_on_this_thread
@@ -130,7 +130,7 @@ class MapBank:
             wp.launch(place_crowd, n, [index, maps.keys, self.seed, maps.crowd], device=device)
 
     def build_for_episodes(self, envs: np.ndarray, global_envs: np.ndarray, episodes: np.ndarray, clock: int) -> None:
-        """Build the maps of these drones' next episodes, in their own slots (with fresh maps)."""
+        """Build the maps of these envs' next episodes, each in the env's own slot; used with `env.fresh_maps`."""
         keys = np.stack([global_envs, episodes], 1).astype(np.uint32)
         self._set_keys(envs, keys, [self.movers_on(int(e)) for e in episodes], clock)
         self.build(envs)
@@ -141,13 +141,13 @@ class MapBank:
             return
         position = self._head + self.active
         slot = np.array([position % self.slots])
-        # `born` is the clock at which it comes into use; until then its crowd rests and no drone gets it.
+        # `born` is the clock at which the map comes into use; until then its crowd rests and no drone flies on it.
         self._assign(slot, np.array([position]), born=(self._head + 1) * self.cfg.map_refresh_steps)
 
         self._pending = self.launcher.run_in_background(lambda: self._build_on_this_thread(slot, crowd=True))
 
     def before_step(self, clock: int) -> None:
-        """Take the next map into use if it is due. Call before anything reads maps at `clock`."""
+        """Replace maps that are due at `clock`. Call this before anything reads the maps at `clock`."""
         refresh = self.cfg.map_refresh_steps
         while refresh and clock // refresh > self._head:
             self.wait()
@@ -155,7 +155,7 @@ class MapBank:
             self._build_next()
 
     def wait(self) -> None:
-        """Wait for a map under construction; raise the exception of its thread, if any."""
+        """Wait for the map that is being built, if any; raise the exception of its thread, if it failed."""
         if self._pending is not None:
             self._pending.result()
             self._pending = None
@@ -171,8 +171,8 @@ class MapBank:
         for name, tensor in self.tensors.items():
             if tuple(state[name].shape) != tuple(tensor.shape):
                 raise InputError(
-                    f"The saved maps have {name} of shape {tuple(state[name].shape)}, this env {tuple(tensor.shape)}: "
-                    "the numbers of maps, obstacles or the decimation differ."
+                    f"The saved maps have {name} of shape {tuple(state[name].shape)}, but this env needs "
+                    f"{tuple(tensor.shape)}: use the saved numbers of maps and obstacles, and the saved env.decimation."
                 )
         for name, tensor in self.tensors.items():
             tensor.copy_(state[name])

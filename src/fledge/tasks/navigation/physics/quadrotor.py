@@ -43,7 +43,7 @@ class Body:
 
 @wp.struct
 class Airframe:
-    """Factors of domain randomisation on the nominal values."""
+    """Factors by which domain randomisation multiplies the nominal values."""
 
     mass: float
     thrust: float
@@ -137,7 +137,7 @@ def step_quadrotor(body: Body, cmd_vel_w: wp.vec3, frame: Airframe, damping: flo
 
 @wp.func
 def step_first_order(body: Body, cmd_vel_w: wp.vec3, frame: Airframe, damping: float, dt: float) -> Body:
-    """Return the body after one step of the first-order model: velocity follows its command, attitude stays."""
+    """Return the body after one step of the first-order model: velocity follows the command, attitude does not change."""
     vel = body.vel + (cmd_vel_w - body.vel) * (VELOCITY_GAIN * dt * frame.thrust / frame.mass)
     body.vel = vel * (1.0 - damping * frame.damping * dt)
     body.pos = body.pos + body.vel * dt

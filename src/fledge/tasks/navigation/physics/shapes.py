@@ -19,18 +19,18 @@ INF = 1.0e9
 
 
 def widths(kinds: Any) -> Any:
-    """Return the widths of kinds, m, of an array or tensor."""
+    """Return the widths of these kinds of obstacles (an array or tensor), m."""
     return 0.25 * (kinds % WIDTHS + 1)
 
 
 def sizes(kinds: np.ndarray) -> np.ndarray:
-    """Return the sizes of kinds along x, y and z, m, [n, 3] float32."""
+    """Return the sizes of these kinds of obstacles along x, y and z, m, [n, 3] float32."""
     heights = np.array((BOX_M, CYLINDER_M))[kinds // WIDTHS]
     return np.stack([widths(kinds), widths(kinds), heights], axis=1).astype(np.float32)
 
 
 def is_round(kinds: np.ndarray) -> np.ndarray:
-    """Return whether kinds are drawn as upright cylinders, [n] bool."""
+    """Return whether these kinds of obstacles are upright cylinders, [n] bool."""
     return kinds // WIDTHS == CYLINDER
 
 
@@ -57,13 +57,13 @@ def height_of(kind: int) -> float:
 
 @wp.func
 def overlaps_height(kind: int, dz: float, radius: float) -> bool:
-    """Return whether an obstacle with its centre `dz` above a drone is within `radius` of it vertically."""
+    """Return whether an obstacle is within `radius` of a drone's height; `dz` is its centre's height above the drone, m."""
     return is_standing(kind) or wp.abs(dz) <= 0.5 * height_of(kind) + radius
 
 
 @wp.func
 def is_touching(kind: int, away: wp.vec3, radius: float) -> bool:
-    """Return whether an obstacle with its centre at `away` from a drone is within `radius` of it."""
+    """Return whether an obstacle is within `radius` of a drone; `away` is the vector from the drone to its centre, m."""
     reach = 0.5 * width_of(kind) + radius
     level = away[0] * away[0] + away[1] * away[1] <= reach * reach
     return level and overlaps_height(kind, away[2], radius)
@@ -71,7 +71,7 @@ def is_touching(kind: int, away: wp.vec3, radius: float) -> bool:
 
 @wp.func
 def slab(o: float, d: float, half: float) -> wp.vec2:
-    """Return where a ray from `o` with slope `d` enters and leaves a slab of ±half; (INF, -INF) if it misses it."""
+    """Return the distances t at which a ray o + t * d enters and leaves the range ±half; (INF, -INF) if it misses it."""
     if wp.abs(d) > 1.0e-9:
         t0 = (-half - o) / d
         t1 = (half - o) / d
@@ -83,7 +83,7 @@ def slab(o: float, d: float, half: float) -> wp.vec2:
 
 @wp.func
 def circle(o: wp.vec3, d: wp.vec3, radius: float) -> wp.vec2:
-    """Return where a ray enters and leaves an infinite upright cylinder at the origin; (INF, -INF) if it misses it."""
+    """Return the distances at which a ray enters and leaves an upright cylinder at the origin; (INF, -INF) if never."""
     a = d[0] * d[0] + d[1] * d[1]
     c = o[0] * o[0] + o[1] * o[1] - radius * radius
     if a > 1.0e-12:
@@ -100,7 +100,7 @@ def circle(o: wp.vec3, d: wp.vec3, radius: float) -> wp.vec2:
 
 @wp.func
 def ray_distance(kind: int, origin: wp.vec3, direction: wp.vec3, centre: wp.vec3) -> float:
-    """Return the distance along a unit ray to an obstacle: 0 from inside, INF if it misses it."""
+    """Return the distance along a unit ray to an obstacle: 0 if the origin is inside, INF if the ray misses it."""
     half = 0.5 * width_of(kind)
     o = origin - centre
     span = slab(o[2], direction[2], 0.5 * height_of(kind))

@@ -37,7 +37,7 @@ SETTINGS = {  # settings that kernels read as a number
 
 
 class Outcome(enum.IntEnum):
-    """How an episode ended: values of the buffer `outcome`. RUNNING while it goes on."""
+    """How an episode ended (values of the buffer `outcome`); RUNNING until it ends."""
 
     RUNNING = 0
     SUCCESS = 1
@@ -56,7 +56,7 @@ Params = wp.struct(
 
 
 def make_params(cfg: NavigationConfig, **own: Any) -> Any:
-    """Return the `Params` of a config; `own` gives the seed and `OWN`."""
+    """Return the `Params` of a config; `own` gives the seed and the values of `OWN` that the config does not hold."""
     p = Params()
     for name in SETTINGS:
         value = getattr(cfg.randomize if hasattr(cfg.randomize, name) else cfg, name)
@@ -95,7 +95,7 @@ class Drones:
 
 @wp.struct
 class Maps:
-    """The bank of maps, [K]."""
+    """All maps of the bank, in K slots."""
 
     grid: wp.array2d(dtype=wp.uint8)  # [K, CELLS * CELLS], see `terrain`
     keys: wp.array(dtype=wp.vec2ui)
@@ -105,7 +105,7 @@ class Maps:
 
 @wp.struct
 class Beams:
-    """Elevations of the LiDAR, [G] groups of four (padded with the last one), and of the ring that detects collisions."""
+    """Elevations of the LiDAR in [G] groups of four, padded with the last, and of the beams that detect collisions."""
 
     slope: wp.array(dtype=wp.vec4)
     cosine: wp.array(dtype=wp.vec4)
@@ -121,7 +121,7 @@ Obs = wp.struct(
 
 @wp.struct
 class Result:
-    """Results of a step, [N]. Episode figures are valid where an episode ended."""
+    """Results of a step, [N]; `episode_return` and `episode_length` are valid where an episode ended."""
 
     reward: wp.array(dtype=wp.float32)
     terminated: wp.array(dtype=wp.bool)
@@ -144,7 +144,7 @@ def bind(kind: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
 def allocate(
     kind: Any, shapes: Mapping[int | str, tuple[int, ...]], device: torch.device
 ) -> tuple[Any, dict[str, torch.Tensor]]:
-    """Return a struct over zeroed tensors, and the tensors; `shapes` by name, or by the number of dimensions."""
+    """Return a struct over zeroed tensors, and the tensors; `shapes` has shapes by name or by number of dimensions."""
     tensors = {}
     for name, array in ((name, field.type) for name, field in kind.vars.items()):
         if isinstance(array, wp.array):
@@ -156,7 +156,7 @@ def allocate(
 
 @wp.func
 def step_limit(p: Params, start: wp.vec3, goal: wp.vec3) -> int:
-    """Return the physics steps after which an episode is truncated; for crossings proportional to the distance."""
+    """Return the physics steps after which an episode is truncated; with starts=crossing proportional to the distance."""
     if p.starts != CROSSING:
         return p.max_episode_steps
     dx = goal[0] - start[0]

@@ -117,7 +117,7 @@ def place_walls(
     boxes: wp.array2d(dtype=wp.vec4i),
     heights: wp.array2d(dtype=wp.float32),
 ):
-    """Make boxes `first` and `first + 1` walls just outside the forest, from border to border; one thread per map."""
+    """Write two walls just outside the forest as boxes `first` and `first + 1`, each across the map; one thread per map."""
     slot = slots[wp.tid()]
     low = -RING_CELLS
     high = CELLS - RING_CELLS
@@ -140,7 +140,7 @@ def rasterise(
     heights: wp.array2d(dtype=wp.float32),
     grid: wp.array2d(dtype=wp.uint8),
 ):
-    """Write columns, then each free cell's distance to the nearest column (two-pass chamfer); one thread per map."""
+    """Write the columns to the grid, then each free cell's distance to the nearest column in two passes; a thread per map."""
     slot = slots[wp.tid()]
     for c in range(CELLS * CELLS):
         grid[slot, c] = wp.uint8(DISTANCE_CAP)
@@ -184,7 +184,7 @@ def reach(value: wp.uint8) -> int:
 
 @wp.func
 def cell_at(x: float, y: float) -> int:
-    """Return the flat cell index of a point, or -1 off the map."""
+    """Return the flat index of the cell at a point, or -1 if the point is off the map."""
     ix = int(wp.floor((x + HALF_M) * INV_CELL))
     iy = int(wp.floor((y + HALF_M) * INV_CELL))
     if ix < 0 or iy < 0 or ix >= CELLS or iy >= CELLS:

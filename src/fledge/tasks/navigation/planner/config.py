@@ -37,7 +37,7 @@ class PlannerConfig:
     margin_cost: float = setting(0.6, at_least=0)
     """Cost per metre of clearance from static obstacles that is missing to margin_m, at each prediction step."""
     mover_margin_m: float = setting(1.0, at_least=0)
-    """Desired clearance from moving obstacles, which may turn, m."""
+    """Desired clearance from moving obstacles, m; larger, since they may turn."""
     mover_cost: float = setting(1.5, at_least=0)
     """Cost per metre of clearance from moving obstacles that is missing to mover_margin_m, at each prediction step."""
     fading_s: float = setting(2.0, above=0)
@@ -67,5 +67,5 @@ class PlannerConfig:
         if not fewest <= steps <= most:
             raise ConfigError(
                 f"horizon_s={self.horizon_s:g} with step_s={self.step_s:g} gives {steps:,} prediction steps, but the "
-                f"planner needs {fewest} to {most:,}: change one of them."
+                f"planner needs {fewest} to {most:,}: change horizon_s or step_s."
             )

@@ -18,7 +18,7 @@ UNKNOWN = 1.0e6
 
 @wp.struct
 class CostToGo:
-    """Grids of N drones."""
+    """Cost-to-go grids of N drones, and their settings."""
 
     length: wp.array2d(dtype=wp.float32)  # [N, PLACES * PLACES] m to the goal
     slow: wp.array2d(dtype=wp.float32)  # [N, PLACES * PLACES] cost of crossing a place, m
@@ -26,12 +26,12 @@ class CostToGo:
     age: wp.array(dtype=wp.int32)  # [N] decisions since the episode began
     slowness: wp.array(dtype=wp.float32)  # [9] factor on lengths, by ring
     every: int  # decisions between two searches; 0: never, paths are straight
-    rounds: int  # most sweeps, there and back
+    rounds: int  # largest number of sweeps, each forth and back
 
 
 @wp.func
 def clear_grid(w: CostToGo, m: LocalMap, i: int, pos: wp.vec3, body: float):
-    """Initialise a drone's grid: straight paths at its border, unknown lengths inside."""
+    """Initialise the grid of drone i: straight-line lengths at its border and near the goal, unknown lengths elsewhere."""
     x0 = wp.floor(pos[0] * INV_PLACE) * PLACE_M - 0.5 * float(PLACES) * PLACE_M + 0.5 * PLACE_M
     y0 = wp.floor(pos[1] * INV_PLACE) * PLACE_M - 0.5 * float(PLACES) * PLACE_M + 0.5 * PLACE_M
     w.corner[i] = wp.vec2(x0, y0)
@@ -50,7 +50,7 @@ def clear_grid(w: CostToGo, m: LocalMap, i: int, pos: wp.vec3, body: float):
 
 @wp.func
 def sweep_once(w: CostToGo, i: int, step: int) -> bool:
-    """Update every place from those before it, in the order of `step` (1 forth, -1 back); return whether any changed."""
+    """Sweep the grid once (`step` 1 forth, -1 back): update places from those already passed; return whether any changed."""
     changed = bool(False)
     first = wp.where(step < 0, PLACES - 2, 1)
     for n in range(PLACES - 2):
@@ -77,7 +77,7 @@ def sweep_once(w: CostToGo, i: int, step: int) -> bool:
 
 @wp.func
 def sweep(w: CostToGo, i: int):
-    """Update every place from its neighbours, back and forth, until no place changes or `rounds` is reached."""
+    """Sweep the grid forth and back until no place changes, at most `rounds` times."""
     for k in range(w.rounds * 2):
         if not sweep_once(w, i, 1 - 2 * (k % 2)) and k > 0:
             return
@@ -85,7 +85,7 @@ def sweep(w: CostToGo, i: int):
 
 @wp.func
 def update_cost(w: CostToGo, m: LocalMap, i: int, pos: wp.vec3, body: float, fresh: bool):
-    """Update a drone's grid if an update is due."""
+    """Solve the grid of drone i again if `every` decisions have passed since the last time, or the episode is `fresh`."""
     if fresh:
         w.age[i] = 0
     if w.every > 0:
@@ -97,7 +97,7 @@ def update_cost(w: CostToGo, m: LocalMap, i: int, pos: wp.vec3, body: float, fre
 
 @wp.func
 def cost_from(w: CostToGo, i: int, x: float, y: float) -> float:
-    """Return the length of the path from a point to the goal, m, interpolated; a straight line off the grid."""
+    """Return the interpolated length of the shortest path from a point to the goal, m; off the grid, of a straight line."""
     away = wp.sqrt(x * x + y * y)
     if w.every == 0 or away < 1.0:
         return away

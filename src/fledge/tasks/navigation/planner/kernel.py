@@ -18,10 +18,10 @@ from fledge.tasks.navigation.planner.search import (
     BODY_M,
     Choice,
     Search,
+    gaps_at,
     nearest_safe,
     nearness,
     position_at,
-    room_at,
     to_go,
 )
 from fledge.tasks.navigation.sensing.observations import PLAN
@@ -31,14 +31,14 @@ PLAN_WIDTH = PLAN.width
 COMMAND, COST, BRIEF, HOVER_TIME, HOVER_NEAR, AROUND, *_ = PLAN.starts
 EACH = PLAN.at("fast_time_1") - AROUND
 STRIDE = 2
-ALL, ENDED, BEGUN = 0, 1, 2  # which drones plan: all; where an episode ended; in new episodes, others keep their plan
+ALL, ENDED, BEGUN = 0, 1, 2  # which drones plan anew: all; those whose episode ended; those at the first step of one
 TURN = TWO_PI / HEADINGS
 USUAL_COST = 6.0
 
 
 @wp.struct
 class Planner:
-    """Structs and buffers of the planner of N drones."""
+    """Settings and buffers of the planner for N drones."""
 
     search: Search
     map: LocalMap
@@ -51,7 +51,7 @@ class Planner:
 
 @wp.func
 def update_memory(i: int, own: Own, seen: Seen, p: Planner, fresh: bool) -> Own:
-    """Add a drone's scan to its map, read its movers and update its cost-to-go; return its completed state."""
+    """Add a drone's scan to its map, read its movers, update its cost-to-go; return `own` with `to_go` and `body` set."""
     remember(p.map, i, seen, own.pos, own.yaw)
     read_movers(seen, i, own.pos, p.movers)
     update_cost(p.cost, p.map, i, own.pos, BODY_M, fresh)
@@ -77,8 +77,8 @@ def plan(
     wanted: wp.array(dtype=wp.vec3),
     command: wp.array(dtype=wp.vec3),
 ):
-    """Write each drone's command, m/s in the goal frame: the cheapest candidate; as a shield, the safe command nearest to
-    the wanted one."""
+    """Write each drone's command, m/s in the goal frame: the cheapest candidate or, as a shield, the safe command nearest to
+    `wanted`."""
     i = first + wp.tid()
     fresh = p.map.fresh[i]
     own = read_own(seen, i)
@@ -96,7 +96,7 @@ def plan(
 
 @wp.struct
 class PlanBuffers:
-    """Inputs and results of the plans of N drones."""
+    """Inputs and results of the observation `plan` for N drones."""
 
     fast: float  # m/s
     slow: float
@@ -109,7 +109,7 @@ class PlanBuffers:
 
 @wp.func
 def flown_command(o: PlanBuffers, i: int) -> wp.vec3:
-    """Return the command of the last action, m/s in the goal frame."""
+    """Return the command that drone i's last action meant, m/s in the goal frame."""
     return wp.vec3(
         o.limit * (2.0 * wp.clamp(o.flown[i, 0], 0.0, 1.0) - 1.0),
         o.limit * (2.0 * wp.clamp(o.flown[i, 1], 0.0, 1.0) - 1.0),
@@ -119,23 +119,23 @@ def flown_command(o: PlanBuffers, i: int) -> wp.vec3:
 
 @wp.func
 def ahead_of(p: Planner, i: int, own: Own, command: wp.vec3) -> wp.vec2:
-    """Return the time to a collision as a share of the horizon, and the nearness cost until then."""
+    """Return for a command the predicted time to a collision, as a share of the horizon, and the nearness cost until then."""
     s = p.search
     near = float(0.0)
     count = s.flat.shape[1] / STRIDE
     for n in range(count):
         k = n * STRIDE + STRIDE - 1
         t = float(k + 1) * s.step_s
-        room = room_at(s, p.map, i, p.movers, own, position_at(s, own, command, 0, k), t)
-        if wp.min(room) < 0.0:
+        gaps = gaps_at(s, p.map, i, p.movers, own, position_at(s, own, command, 0, k), t)
+        if wp.min(gaps) < 0.0:
             return wp.vec2(float(n) / float(count), near)
-        near = near + float(STRIDE) * nearness(s, room, k)
+        near = near + float(STRIDE) * nearness(s, gaps, k)
     return wp.vec2(1.0, near)
 
 
 @wp.func
 def write_predictions(o: PlanBuffers, p: Planner, i: int, own: Own):
-    """Write the predictions for hovering and for every heading."""
+    """Write the predictions for hovering and for every heading to drone i's plan."""
     rest = ahead_of(p, i, own, wp.vec3())
     o.kept[i, HOVER_TIME] = rest[0]
     o.kept[i, HOVER_NEAR] = rest[1] / (rest[1] + 1.0)
@@ -162,7 +162,7 @@ def observe_plan(
     o: PlanBuffers,
     out: wp.array2d(dtype=wp.float32),
 ):
-    """Read a drone's observations and write its plan. The first observation of an episode clears its memory."""
+    """Read each drone's observations and write its plan to `out`; the first observation of an episode clears its memory."""
     i = first + wp.tid()
     if which == ENDED and not (result.terminated[i] or result.truncated[i]):
         return

@@ -11,8 +11,8 @@ whether it is hit:
     ring        0     1     2     3     4     5     6     7
     up to, m    0   0.2   0.3   0.4   0.5   0.6   0.7   0.8     horizontally, between the centres of two cells
 
-So a new hit is drawn once, as a disc of rings (197 words), a known one costs one read, and a query reads two words at
-any distance. 16 bytes per cell: 128 x 128 cells, ±6.4 m, take 256 KiB per drone.
+So a new hit is drawn once, as a disc of rings (197 words), a hit that is already in the map costs one read, and a query
+reads two words at any distance. A cell takes 16 bytes: 128 x 128 cells (±6.4 m) take 256 KiB per drone.
 """
 
 import math
@@ -37,13 +37,13 @@ RINGS = len(RING_EDGES_M)
 
 
 def window_cells(range_m: float, least: int = 128) -> int:
-    """Return the cells along a side of a map that holds every hit with its rings and 6 m of path: a power of two."""
+    """Return the number of cells along a side of the map: a power of two, enough for hits at this range and their rings."""
     needed = 2 * (math.ceil(range_m / CELL_M) + REACH_CELLS + 2)
     return max(least, 1 << (needed - 1).bit_length())
 
 
 def disc() -> np.ndarray:
-    """Return offset (cells) and ring of all cells that a hit is written to, [197, 3] int32: the nearest first."""
+    """Return dx, dy and ring of all cells that a hit is written to, [197, 3] int32, the nearest cells first."""
     dx, dy = (axis.ravel() - REACH_CELLS for axis in np.indices((2 * REACH_CELLS + 1, 2 * REACH_CELLS + 1)))
     ring = np.searchsorted(np.array(RING_EDGES_M) + 1e-6, np.hypot(dx, dy) * CELL_M)
     rows = np.stack([dx, dy, ring], axis=1)[np.lexsort((dy, dx, ring))]
@@ -51,7 +51,7 @@ def disc() -> np.ndarray:
 
 
 def ring_distances() -> np.ndarray:
-    """Return the distance of each ring, m: the mean of its cells, [9] float32; the last one means no hit."""
+    """Return the mean distance of each ring's cells from the hit, m, [9] float32; the last entry stands for no hit."""
     rows = disc()
     away = np.hypot(rows[:, 0], rows[:, 1]) * CELL_M
     means = [away[rows[:, 2] == k].mean() for k in range(RINGS)]
@@ -65,7 +65,7 @@ class LocalMap:
     size: int
     cells: wp.array2d(dtype=wp.uint64)  # [N, size * size * 2]
     centre: wp.array(dtype=wp.vec2i)  # [N] cell of the drone
-    fresh: wp.array(dtype=wp.bool)  # [N] nothing is remembered yet
+    fresh: wp.array(dtype=wp.bool)  # [N] true if nothing is remembered yet
     disc: wp.array(dtype=wp.vec3i)  # dx, dy, ring
 
 
@@ -76,7 +76,7 @@ def to_cell(x: float) -> int:
 
 @wp.func
 def place_of(m: LocalMap, ix: int, iy: int) -> int:
-    """Return the index of a cell's first word. Sizes are powers of two, so negative cells wrap too."""
+    """Return the index of a cell's first word; negative cells wrap around too, since sizes are powers of two."""
     last = m.size - 1
     return 2 * ((ix & last) * m.size + (iy & last))
 
@@ -102,7 +102,7 @@ def wipe_line(m: LocalMap, i: int, line: int, along_x: int):
 
 @wp.func
 def roll(m: LocalMap, i: int, ix: int, iy: int, forget: int):
-    """Move the window so that cell (ix, iy) is its centre."""
+    """Move the window so that cell (ix, iy) is its centre; clear the whole map if it is fresh or `forget` is 1."""
     old = m.centre[i]
     m.centre[i] = wp.vec2i(ix, iy)
     dx = ix - old[0]
@@ -154,7 +154,7 @@ def remember(m: LocalMap, i: int, seen: Seen, pos: wp.vec3, yaw: float):
 
 @wp.func
 def ring_at(m: LocalMap, i: int, x: float, y: float, bands: wp.uint32) -> int:
-    """Return the ring of the nearest remembered hit of these bands around a point; 8 without one, or off the map."""
+    """Return the ring of the remembered hit of these bands nearest to a point; 8 if there is none, or off the map."""
     ix = to_cell(x)
     iy = to_cell(y)
     c = m.centre[i]

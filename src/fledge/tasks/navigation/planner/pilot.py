@@ -1,4 +1,4 @@
-"""The scripted policy `planner`: predicts commands on the drone's own sensor data, without learning; also a shield."""
+"""The scripted policy `planner`, also a shield: predicts the results of commands from the drone's own sensor data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fledge.tasks.navigation.steering import Buffers, Steering
 
 
 class PlannerBuffers(Buffers):
-    """Local maps, cost-to-go and searches of N drones."""
+    """Buffers of the planner for N drones: local maps, cost-to-go and searches."""
 
     remembered = ("cells", "centre", "fresh", "acc", "length", "corner", "age")
 
@@ -31,7 +31,7 @@ class PlannerBuffers(Buffers):
 
 
 def check_memory(cfg: PlannerConfig, env_cfg: NavigationConfig, count: int, device: torch.device) -> None:
-    """Raise MemoryBudgetError if the maps of this number of drones do not fit."""
+    """Raise MemoryBudgetError if the planner's maps of `count` drones do not fit into memory."""
     each = buffer_bytes(cfg, env_cfg) + 2000
     need, have = count * each, available_bytes(device)
     if need > 0.8 * have:
@@ -42,12 +42,12 @@ def check_memory(cfg: PlannerConfig, env_cfg: NavigationConfig, count: int, devi
 
 
 class PlannerPilot(Steering):
-    """Predicts a few hundred commands on its map of LiDAR hits and the nearest movers, and flies the cheapest.
+    """Predicts the flight by each of a few hundred commands, among LiDAR hits and the nearest movers; flies the cheapest.
 
     Args:
         cfg: Candidates and costs.
-        env_cfg: The env that it flies in.
-        shield: Fly the wanted command instead if it is safe.
+        env_cfg: Config of the env to fly in.
+        shield: Fly the wanted command if it is safe, else the safe command nearest to it.
     """
 
     def __init__(

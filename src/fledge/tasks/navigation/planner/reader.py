@@ -29,7 +29,7 @@ def plan_bytes(env_cfg: NavigationConfig) -> int:
 
 
 class ObservedPlan:
-    """Plans of N drones. `state` has the buffers that the next plan depends on.
+    """The observation `plan` of N drones; `state` holds the buffers that the next plan depends on.
 
     Args:
         action: [N, 3] actions of the env.
@@ -50,7 +50,7 @@ class ObservedPlan:
         self.buffers.brief_m = cfg.fast * (cfg.brief_s or cfg.horizon_s)
 
     def call(self, which: int, result: Result, obs: Mapping[str, Tensor], out: Tensor) -> Call:
-        """Return the launch that reads observations [N, numbers] and writes plans to `out`; for `which` see `kernel`."""
+        """Return the kernel launch that reads observations and writes plans to `out`; `which` is ALL, ENDED or BEGUN."""
         seen = seen_of(self.env_cfg, obs, self.env_cfg.planner)
         return Call(observe_plan, [which, result, self.step, seen, self.planner, self.buffers, wp.from_torch(out)])
 
@@ -81,7 +81,9 @@ class PlanReader:
         try:
             settings = contract["observation"]["plan"]["env"]
         except (KeyError, TypeError):
-            raise InputError("The contract has no env settings of an input `plan`: export the policy again.") from None
+            raise InputError(
+                "The contract has no env settings for the observation `plan`: export the policy again, with env.plan=true."
+            ) from None
         return cls(from_plain(NavigationConfig, nested(settings)), count, device)
 
     @torch.no_grad()
@@ -93,7 +95,7 @@ class PlanReader:
             flown: Actions [N, 3] flown since the last call; None begins a new flight with empty memory.
 
         Raises:
-            InputError: if an observation is missing or not finite; the memory stays unchanged.
+            InputError: if an observation is missing, has the wrong size or is not finite; the memory stays unchanged.
         """
         for name, buffer in self._seen.items():
             self._take(name, obs.get(name, ()), buffer)

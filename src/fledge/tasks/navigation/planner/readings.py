@@ -30,7 +30,7 @@ class Seen:
 
 @wp.struct
 class Own:
-    """State of the drone itself. Goal frame, the goal at (0, 0), heights above the ground."""
+    """State of the drone itself in the goal frame, in m and m/s, with the goal at (0, 0) and heights above the ground."""
 
     pos: wp.vec3
     vel: wp.vec3
@@ -52,7 +52,7 @@ class Movers:
 
 @wp.func
 def read_mover(rows: wp.array2d(dtype=wp.float32), i: int, k: int, pos: wp.vec3, movers: Movers):
-    """Write row k of `dynamic_obstacle` as place and motion."""
+    """Write row k of the observation `dynamic_obstacle` of drone i to `movers`, as place and motion."""
     row = M_COLUMNS * k
     flat = rows[i, row + M_FLAT]
     ux = rows[i, row + M_UNIT]
@@ -72,14 +72,14 @@ def read_mover(rows: wp.array2d(dtype=wp.float32), i: int, k: int, pos: wp.vec3,
 
 @wp.func
 def read_movers(seen: Seen, i: int, pos: wp.vec3, movers: Movers):
-    """Write place and motion of all rows of `dynamic_obstacle`."""
+    """Write all rows of the observation `dynamic_obstacle` of drone i to `movers`, as place and motion."""
     for k in range(NEAREST):
         read_mover(seen.dynamic_obstacle, i, k, pos, movers)
 
 
 @wp.func
 def read_own(seen: Seen, i: int) -> Own:
-    """Return the drone's own state, without its acceleration."""
+    """Return the observed state of drone i; `acc`, `to_go` and `body` stay 0."""
     own = Own()
     ux = seen.state[i, TO_GOAL]
     uy = seen.state[i, TO_GOAL + 1]
@@ -98,7 +98,7 @@ def read_own(seen: Seen, i: int) -> Own:
 
 @wp.func
 def predicted_acc(own: Own, command: wp.vec3, step: wp.array(dtype=wp.vec3)) -> wp.vec3:
-    """Return the acceleration at the next decision, after this command."""
+    """Return the predicted acceleration at the next decision if this command is flown until then, m/s²."""
     f = step[0]
     u = step[1]
     return wp.vec3(

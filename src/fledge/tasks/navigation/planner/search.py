@@ -1,4 +1,4 @@
-"""The search: predict every candidate command on the local map and among the movers; the cheapest one is the command.
+"""The search: predict every candidate command on the local map and among the movers, and choose the cheapest.
 
 Cost of a candidate, in metres of path:
 
@@ -7,11 +7,11 @@ Cost of a candidate, in metres of path:
     or  crash_cost - crash_relief * t     if the body touches an obstacle at time t
     or  t - REACHED                       if the goal is reached at time t
 
-A candidate is a velocity command that is held, or a brief one followed by a stop: where every held command ends at a
-column, brief ones still make progress. The drone responds linearly, so its position after k prediction steps is
+A candidate is a velocity command that is held, or a brief command followed by a stop: where every held command ends at a
+column, brief commands still make progress. The drone responds linearly, so its position after k prediction steps is
     pos + a_k * velocity + b_k * acceleration + c_k * command
 with three coefficients per step that are computed once (`response`). Candidates are tried in a fixed order, the likely
-ones first. A candidate is dropped as soon as its cost exceeds the lowest so far. That changes no result: the first of
+candidates first. A candidate is dropped as soon as its cost exceeds the lowest so far. That changes no result: the first of
 equally cheap candidates wins.
 """
 
@@ -37,7 +37,7 @@ TOUCH = 0.02  # m
 
 
 def candidates(cfg: PlannerConfig) -> np.ndarray:
-    """Return the candidate commands, x to the goal, [C, 3] m/s: the likely ones first, hovering last."""
+    """Return the candidate commands [C, 3], m/s, with x towards the goal: the likely commands first, hovering last."""
     rows = []
     for speed in dict.fromkeys((cfg.fast, cfg.middle, cfg.slow)):
         for climb in (0.0, -cfg.climb, cfg.climb) if cfg.climb else (0.0,):
@@ -48,7 +48,7 @@ def candidates(cfg: PlannerConfig) -> np.ndarray:
 
 
 def step_responses(cfg: PlannerConfig, lag_s: float) -> np.ndarray:
-    """Return the effect of velocity, acceleration and command on the position at every step: held, brief, [2, T, 3]."""
+    """Return the effects of velocity, acceleration and command on the position, for held and brief commands, [2, T, 3]."""
     times = (np.arange(round(cfg.horizon_s / cfg.step_s)) + 1.0) * cfg.step_s
     held = response(times, lag_s)[:, 0]
     brief = held.copy()
@@ -59,7 +59,7 @@ def step_responses(cfg: PlannerConfig, lag_s: float) -> np.ndarray:
 
 
 def response(seconds: np.ndarray, lag_s: float) -> np.ndarray:
-    """Return the effect of velocity, acceleration and command on position, velocity and acceleration, [T, 3, 3].
+    """Return the effects of velocity, acceleration and command on position, velocity and acceleration, [T, 3, 3].
 
     v' = a - damping v,  a' = (gain (command - v) - a) / lag;  without lag a = gain (command - v).
     """
@@ -78,14 +78,14 @@ class Search:
     """Data shared by all searches. C candidates, T prediction steps."""
 
     commands: wp.array(dtype=wp.vec3)  # [C] m/s, x to the goal
-    flat: wp.array2d(dtype=wp.vec3)  # [2, T] a, b, c of the horizontal position: of held and of brief commands
-    upright: wp.array2d(dtype=wp.vec3)  # [2, T] of the vertical position
+    flat: wp.array2d(dtype=wp.vec3)  # [2, T] a, b, c of the horizontal position, for held and for brief commands
+    upright: wp.array2d(dtype=wp.vec3)  # [2, T] a, b, c of the vertical position
     kinds: int  # 2 with brief commands, else 1
     price: wp.array(dtype=wp.float32)  # [T] cost per metre of clearance missing to static obstacles
-    mover_price: wp.array(dtype=wp.float32)  # [T] and to movers
+    mover_price: wp.array(dtype=wp.float32)  # [T] cost per metre of clearance missing to movers
     ring_m: wp.array(dtype=wp.float32)  # [9] distance of each ring, m
     step_s: float
-    body: float  # m: radius and safety distance
+    body: float  # m: radius of the drone plus safety distance
     margin: float
     mover_margin: float
     crash_cost: float
@@ -128,9 +128,9 @@ def nearest_mover(movers: Movers, i: int, at: wp.vec3, t: float) -> float:
 
 @wp.func
 def body_now(s: Search, m: LocalMap, i: int, movers: Movers, own: Own) -> wp.vec2:
-    """Return the distances to columns and movers that count as a collision, m.
+    """Return the distances to columns and to movers below which the drone collides, m.
 
-    That is the body with its safety distance or, if the drone is nearer than that already, its present distance.
+    They are its radius plus the safety distance or, if the drone is already nearer, its present distance.
     """
     return wp.vec2(
         wp.min(s.body, column_gap(s, m, i, own.pos)), wp.min(s.body, nearest_mover(movers, i, own.pos, 0.0) - TOUCH)
@@ -138,22 +138,22 @@ def body_now(s: Search, m: LocalMap, i: int, movers: Movers, own: Own) -> wp.vec
 
 
 @wp.func
-def room_at(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, at: wp.vec3, t: float) -> wp.vec2:
-    """Return the gaps between the drone's body at a point and static obstacles, and movers, m; below 0 it collides."""
+def gaps_at(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, at: wp.vec3, t: float) -> wp.vec2:
+    """Return the gaps between the drone at a point and static obstacles, and movers, m; a negative gap is a collision."""
     if (at[2] < s.floor and at[2] < own.pos[2]) or (at[2] > s.ceiling and at[2] > own.pos[2]):
         return wp.vec2(-1.0, -1.0)
     return wp.vec2(column_gap(s, m, i, at) - own.body[0], nearest_mover(movers, i, at, t) - own.body[1])
 
 
 @wp.func
-def nearness(s: Search, room: wp.vec2, k: int) -> float:
-    """Return the cost of these gaps at prediction step k."""
-    return s.price[k] * wp.max(s.margin - room[0], 0.0) + s.mover_price[k] * wp.max(s.mover_margin - room[1], 0.0)
+def nearness(s: Search, gaps: wp.vec2, k: int) -> float:
+    """Return the cost of being near obstacles at prediction step k; `gaps` holds the gaps to columns and to movers, m."""
+    return s.price[k] * wp.max(s.margin - gaps[0], 0.0) + s.mover_price[k] * wp.max(s.mover_margin - gaps[1], 0.0)
 
 
 @wp.func
 def position_at(s: Search, own: Own, command: wp.vec3, brief: int, k: int) -> wp.vec3:
-    """Return the drone's position at prediction step k under a command."""
+    """Return the drone's predicted position at prediction step k, m; `brief` is 1 if the command ends in a stop."""
     f = s.flat[brief, k]
     u = s.upright[brief, k]
     return wp.vec3(
@@ -165,7 +165,7 @@ def position_at(s: Search, own: Own, command: wp.vec3, brief: int, k: int) -> wp
 
 @wp.func
 def to_go(w: CostToGo, i: int, own: Own, at: wp.vec3) -> float:
-    """Return the length of the path from a point to the goal, m."""
+    """Return the length of the shortest path from a point to the goal, m, with the difference in height."""
     flat = cost_from(w, i, at[0], at[1])
     up = own.goal[2] - at[2]
     return wp.sqrt(flat * flat + up * up)
@@ -175,7 +175,7 @@ def to_go(w: CostToGo, i: int, own: Own, at: wp.vec3) -> float:
 def cost_of(
     s: Search, m: LocalMap, w: CostToGo, i: int, movers: Movers, own: Own, command: wp.vec3, brief: int, enough: float
 ) -> float:
-    """Return the cost of a command, or a lower bound of it as soon as that reaches `enough`."""
+    """Return the cost of a command; stop early and return a lower bound if the cost reaches `enough`."""
     # metres lost against flying to the goal at full speed
     cost = to_go(w, i, own, position_at(s, own, command, brief, s.flat.shape[1] - 1)) - own.to_go + s.gain
     close = wp.length(own.goal - own.pos) < s.near
@@ -184,18 +184,18 @@ def cost_of(
             return cost
         t = float(k + 1) * s.step_s
         at = position_at(s, own, command, brief, k)
-        room = room_at(s, m, i, movers, own, at, t)
-        if wp.min(room) < 0.0:
+        gaps = gaps_at(s, m, i, movers, own, at, t)
+        if wp.min(gaps) < 0.0:
             return wp.max(s.crash_cost - s.crash_relief * t, 0.0) + cost
         if close and wp.length(own.goal - at) < s.goal_radius:
             return t - REACHED
-        cost = cost + nearness(s, room, k)
+        cost = cost + nearness(s, gaps, k)
     return cost
 
 
 @wp.struct
 class Choice:
-    """A command, m/s in the goal frame, its cost, and whether it is a brief one."""
+    """A command, m/s in the goal frame, its cost, and whether it is brief (followed by a stop)."""
 
     command: wp.vec3
     cost: float
@@ -204,7 +204,7 @@ class Choice:
 
 @wp.func
 def cheapest(s: Search, m: LocalMap, w: CostToGo, i: int, movers: Movers, own: Own) -> Choice:
-    """Return the cheapest command, held or brief; the first of equals."""
+    """Return the cheapest command, held or brief; of equally cheap commands the first."""
     best = Choice()
     best.cost = float(FAR)
     for brief in range(s.kinds):
@@ -223,7 +223,7 @@ def crash_time(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, command
     """Return the time to a collision under a command, s; FAR if there is none within the alarm time."""
     for k in range(s.alarm):
         t = float(k + 1) * s.step_s
-        if wp.min(room_at(s, m, i, movers, own, position_at(s, own, command, 0, k), t)) < 0.0:
+        if wp.min(gaps_at(s, m, i, movers, own, position_at(s, own, command, 0, k), t)) < 0.0:
             return t
     return FAR
 
@@ -232,7 +232,7 @@ def crash_time(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, command
 def nearest_safe(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, wanted: wp.vec3) -> wp.vec3:
     """Return the wanted command unless it leads to a collision within the alarm time; else the cheapest candidate.
 
-    Here a candidate costs its difference from the wanted command, plus nearness and a later collision.
+    Here the cost of a candidate is its difference from the wanted command, plus the costs of nearness and of a collision.
     """
     crash = crash_time(s, m, i, movers, own, wanted)
     if crash == FAR:
@@ -245,11 +245,11 @@ def nearest_safe(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, wante
         for k in range(s.alarm):
             if cost < least:
                 t = float(k + 1) * s.step_s
-                room = room_at(s, m, i, movers, own, position_at(s, own, command, 0, k), t)
-                if wp.min(room) < 0.0:
+                gaps = gaps_at(s, m, i, movers, own, position_at(s, own, command, 0, k), t)
+                if wp.min(gaps) < 0.0:
                     cost = cost + s.crash_cost - s.crash_relief * t
                     break
-                cost = cost + nearness(s, room, k)
+                cost = cost + nearness(s, gaps, k)
         if cost < least:
             least = cost
             best = command

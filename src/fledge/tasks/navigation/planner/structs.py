@@ -49,7 +49,7 @@ def buffer_bytes(cfg: PlannerConfig, env_cfg: NavigationConfig) -> int:
 
 
 def within_limit(cfg: PlannerConfig, limit: float) -> PlannerConfig:
-    """Return the settings with speeds up to `limit`: faster commands, clipped per axis, would change their direction."""
+    """Return the settings with speeds up to `limit`, since faster commands, clipped per axis, would change direction."""
     speeds = {name: min(getattr(cfg, name), limit) for name in ("slow", "middle", "fast", "climb")}
     return dataclasses.replace(cfg, **speeds)
 
@@ -59,7 +59,7 @@ def array(values: np.ndarray, device: torch.device, dtype: Any = wp.float32) -> 
 
 
 def seen_of(env_cfg: NavigationConfig, tensors: Mapping[str, torch.Tensor], cfg: PlannerConfig | None = None) -> Seen:
-    """Return the struct that reads observations [N, numbers]; without a planner's settings no scan is remembered."""
+    """Return the struct by which kernels read observations [N, numbers]; if `cfg` is None, no scan is remembered."""
     seen, angles = bind(Seen, tensors), np.radians(np.asarray(env_cfg.lidar_elevations_deg))
     device = tensors["lidar"].device
     seen.azimuths, seen.range_m = env_cfg.lidar_azimuths, env_cfg.lidar_range_m
@@ -70,7 +70,7 @@ def seen_of(env_cfg: NavigationConfig, tensors: Mapping[str, torch.Tensor], cfg:
 
 
 def bind_planner(cfg: PlannerConfig, env_cfg: NavigationConfig, tensors: Mapping[str, torch.Tensor]) -> Planner:
-    """Return the planner over buffers of `buffer_shapes`, [N, ...] each; `cfg` comes from `within_limit`."""
+    """Return the planner's struct over the tensors of `buffer_shapes`, [N, ...] each; `cfg` must come from `within_limit`."""
     device, p, m, w = tensors["cells"].device, bind(Planner, tensors), bind(LocalMap, tensors), bind(CostToGo, tensors)
     m.size, m.disc = window_cells(env_cfg.lidar_range_m), array(disc(), device, wp.vec3i)
     near = [20.0 if away <= env_cfg.collision_radius_m else 1.0 for away in ring_distances()]

@@ -2,7 +2,7 @@
 
 The env allocates its buffers from this table, kernels take struct fields and column numbers from it, networks their slices,
 and the contract and docs/worlds/navigation.md list it. To add an observation: add an entry here (with its setting, if it is
-optional) and write its values in `observe.py`. Kernels read it as `obs.NAME`, [N, numbers]; a disabled one has no columns.
+optional) and write its values in `observe.py`. Kernels read it as `obs.NAME`, [N, numbers]; [N, 0] if it is disabled.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SensorConfig:
 
 @dataclass(frozen=True)
 class Column:
-    """One number of an observation, or the three of a vector."""
+    """One number of an observation, or one vector of three numbers."""
 
     name: str
     unit: str
@@ -89,7 +89,7 @@ class Observation:
 
     @property
     def starts(self) -> list[int]:
-        """Index of each column on the last axis; for a vector, of its x."""
+        """Index of each column on the last axis; for a vector, the index of its x."""
         return [sum(self.widths[:k]) for k in range(len(self.columns))]
 
     def at(self, name: str) -> int:
@@ -107,7 +107,7 @@ class Observation:
         return self.image(cfg) if self.image else (*self.rows, self.width)
 
     def size(self, cfg: Any = None) -> int:
-        """Return the number of values of one drone."""
+        """Return how many values the observation has for one drone."""
         return math.prod(self.shape(cfg))
 
     def spec(self, cfg: Any) -> TensorSpec:
@@ -116,12 +116,12 @@ class Observation:
         return TensorSpec(self.shape(cfg), getattr(torch, self.dtype), *self.bounds(cfg), doc=self.doc)
 
     def describe(self, cfg: Any) -> dict[str, Any]:
-        """Return the entries of the contract besides the spec."""
+        """Return what `Task.contract` says about the observation besides its spec."""
         said = {"unit": self.unit, "frame": self.frame, "axes": list(self.axes), "columns": self.describe_columns()}
         return {**{key: value for key, value in said.items() if value}, **self.facts(cfg)}
 
     def describe_columns(self) -> list[dict[str, str]]:
-        """Return an entry of the contract for each number of the last axis."""
+        """Return what `Task.contract` says about each number of the last axis."""
         named = [(c, f"{c.name}{axis}") for c in self.columns for axis in (("_x", "_y", "_z") if c.vector else ("",))]
         return [{"name": n, "unit": c.unit, **({"frame": c.frame} if c.frame else {}), "doc": c.doc} for c, n in named]
 

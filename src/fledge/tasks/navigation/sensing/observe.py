@@ -37,13 +37,13 @@ indices = wp.types.vector(length=NEAREST, dtype=wp.int32)
 
 @wp.func
 def takes_part(i: int, only_ended: int, result: Result) -> bool:
-    """Return whether a launch is for drone i: it is for all, or only for those whose episode ended in this step."""
+    """Return whether a kernel handles drone i: always, or if `only_ended`, only if its episode ended in this step."""
     return only_ended == 0 or result.terminated[i] or result.truncated[i]
 
 
 @wp.kernel(enable_backward=False)
 def scan(first: int, only_ended: int, p: Params, maps: Maps, beams: Beams, drones: Drones, result: Result, obs: Obs):
-    """Write `lidar`, one thread per azimuth; four elevations are cast together."""
+    """Write the observation `lidar`, one thread per azimuth; four elevations are cast together."""
     tid = wp.tid()
     i = first + tid / p.lidar_azimuths
     h = tid - (i - first) * p.lidar_azimuths
@@ -94,9 +94,9 @@ def scan_movers(i: int, p: Params, maps: Maps, beams: Beams, drones: Drones, obs
 
 @wp.func
 def noise_draw(n: int, drones: Drones, i: int) -> wp.uint32:
-    """Return the fourth counter word of noise n.
+    """Return the fourth counter word of the random numbers for noise value n.
 
-    It differs between the first observation of an episode and the last of the previous one, which share their clock.
+    It differs between the first observation of an episode and the last of the previous episode, which have the same clock.
     """
     return wp.uint32(n) + wp.where(drones.step[i] == 0, FIRST, wp.uint32(0))
 
@@ -119,7 +119,7 @@ def add_lidar_noise(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs):
 
 @wp.func
 def observe_self(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs):
-    """Write `state`, `direction` and `pose`."""
+    """Write the observations `state`, `direction` and `pose` of drone i."""
     start = drones.start[i]
     goal = drones.goal[i]
     x_axis = goal_frame(start, goal)
@@ -152,9 +152,10 @@ def observe_self(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs):
 
 @wp.func
 def observe_obstacles(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs) -> wp.vec2:
-    """Write `dynamic_obstacle`: the nearest moving obstacles within range.
+    """Write the observation `dynamic_obstacle`, the nearest moving obstacles within range, and return two figures of them.
 
-    Return the mean log of the distances to their surfaces (the range for absent ones), and the smallest distance, m.
+    They are the mean logarithm of the distances to their surfaces (absent obstacles count as at the range), and the smallest
+    distance, m.
     """
     slot = drones.slot[i]
     pos = drones.pos[i]
@@ -208,9 +209,9 @@ def observe_obstacles(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs) -
 
 @wp.kernel(enable_backward=False)
 def draw_grid(first: int, only_ended: int, p: Params, maps: Maps, drones: Drones, result: Result, obs: Obs):
-    """Write `grid_map`, one thread per row: cell (r, c) is r cells forward and c to the left, with the drone in the middle.
+    """Write the observation `grid_map`, one thread per row: r counts forward, c to the left, the drone is in the middle.
 
-    A cell is occupied if a column or moving obstacle is within the drone's radius of it at the drone's height.
+    A cell is occupied if a column or moving obstacle covers it at the drone's height, give or take the drone's radius.
     """
     tid = wp.tid()
     i = first + tid / p.grid_size

@@ -2,7 +2,7 @@
 
 The walk advances along the horizontal ray by the free distance stored in each cell, and cell by cell
 (Amanatides & Woo 1987) next to columns. Every solid cell it enters is tested against the four beams, which differ only
-in slope. Distances are along the beam, in metres; `range_m` when nothing is hit. Flat ground (z = 0) lies under it.
+in slope. Distances are along the beam, in metres; `range_m` when nothing is hit. The ground is flat (z = 0).
 """
 
 import warp as wp

@@ -24,7 +24,7 @@ COLOURS = {
 
 
 def draw_flights(axes: Any, tracks: Sequence[Trajectory], title: str) -> None:
-    """Draw flights over one map into matplotlib axes that contain every path."""
+    """Draw flights on one map into matplotlib axes, with limits that contain every path."""
     cells = tracks[0].scene["cells"].reshape(CELLS, CELLS)
     height = np.where(cells >= SOLID, (cells.astype(np.float32) - SOLID) * HEIGHT_STEP, np.nan)
     extent = (-HALF_M, HALF_M, -HALF_M, HALF_M)
@@ -50,7 +50,7 @@ def draw_flights(axes: Any, tracks: Sequence[Trajectory], title: str) -> None:
 
 
 def legend_entries(tracks: Sequence[Trajectory]) -> list[Line2D]:
-    """Return legend entries for the colours and signs that are drawn."""
+    """Return legend entries for the colours and markers that are drawn."""
     met = [name for name in COLOURS if any(track.outcome == name for track in tracks)]
     entries = [Line2D([], [], color=COLOURS[name], label=name.replace("_", " ")) for name in met]
     signs = [("o", "start", 4), ("*", "goal", 8)]

@@ -30,7 +30,7 @@ CEILING_M = 6.0
 
 
 class NavigationView(TaskView):
-    """Drones, columns, moving obstacles and LiDAR beams."""
+    """View of navigation: drones, columns, moving obstacles and LiDAR beams."""
 
     def scene(self, env: TensorEnv, ids: Sequence[int]) -> list[dict[str, Any]]:
         """Return for each flight: map number, its cells (`physics.terrain`), start, goal, clock and LiDAR geometry."""
@@ -52,10 +52,10 @@ class NavigationView(TaskView):
         return [{**m, **{k: v[i].copy() for k, v in ends.items()}, **shared} for m, i in zip(maps, ids, strict=True)]
 
     def snapshot(self, env: TensorEnv, ids: Sequence[int]) -> dict[str, np.ndarray]:
-        """Return the present drones and the moving obstacles around them; m, m/s, rad, world.
+        """Return the state of drones and of the moving obstacles around them; m, m/s, rad, world frame.
 
-        pos [n, 3] · vel [n, 3] · heading [n] · mover [n, 4]: position and width of the nearest one, NaN without one ·
-        crowd [n, K, 3] int16 millimetres and crowd_id [n, K] int16: the K nearest, sorted by number, -1 if there are fewer.
+        pos [n, 3] · vel [n, 3] · heading [n] · mover [n, 4]: position and width of the nearest mover, NaN if there is none ·
+        crowd [n, K, 3] int16 millimetres and crowd_id [n, K] int16: the K nearest movers by number, -1 if there are fewer.
         """
         assert isinstance(env, NavigationEnv)
         rows = list(ids)
@@ -71,7 +71,7 @@ class NavigationView(TaskView):
         return {name: value.cpu().numpy() for name, value in seen.items()}
 
     def stage_of(self, env: TensorEnv) -> Tensor:
-        """Return the key of a flight's stage: flights on one map share it."""
+        """Return the map slot of each drone, [N]; flights on one map are shown together."""
         assert isinstance(env, NavigationEnv)
         return env.state["slot"]
 
@@ -91,7 +91,7 @@ class NavigationView(TaskView):
         return [*drone_and_goal(track), *movers]
 
     def stage(self, scene: Mapping[str, Any]) -> Stage:
-        """Return the columns of the map."""
+        """Return the columns of the map as boxes, its bounds, and the goal's radius."""
         return Stage(
             boxes=boxes_of(scene["cells"].reshape(CELLS, CELLS)),
             bounds=((-HALF_M, -HALF_M, 0.0), (HALF_M, HALF_M, CEILING_M)),
@@ -107,7 +107,7 @@ class NavigationView(TaskView):
         return [drone, goal]
 
     def crowd(self, track: Trajectory) -> Crowd | None:
-        """Return the moving obstacles around the drone; older recordings have the nearest one only."""
+        """Return the moving obstacles around the drone; older recordings have only the nearest."""
         frames = track.frames
         if "crowd" in frames and "crowd_id" in frames:
             ids, pos = frames["crowd_id"].astype(np.int16), frames["crowd"] / np.float32(MM)
@@ -160,7 +160,7 @@ def drone_and_goal(track: Trajectory) -> tuple[SceneObject, SceneObject]:
 
 
 def boxes_of(cells: np.ndarray) -> np.ndarray:
-    """Return solid cells [CELLS, CELLS] as few boxes [B, 6]: runs of one height along y, joined along x."""
+    """Return the solid cells of a map [CELLS, CELLS] as few boxes [B, 6]: runs of one height along y, joined along x."""
     boxes: list[tuple[int, int, int, int, int]] = []  # x0, x1, y0, y1, value
     growing: dict[tuple[int, int, int], int] = {}  # (y0, y1, value) -> x0
     for x in range(CELLS + 1):
@@ -181,7 +181,7 @@ def boxes_of(cells: np.ndarray) -> np.ndarray:
 
 
 def detected(track: Trajectory, ids: np.ndarray, pos: np.ndarray) -> np.ndarray | None:
-    """Return which movers the drone observes, [T, K]: the nearest ones within the LiDAR's range, horizontally."""
+    """Return which movers the drone observes, [T, K]: the nearest within the LiDAR's range; None if that is not recorded."""
     lidar = track.scene.get("lidar")
     if not isinstance(lidar, Mapping):
         return None
@@ -192,7 +192,7 @@ def detected(track: Trajectory, ids: np.ndarray, pos: np.ndarray) -> np.ndarray 
 
 
 def nearest(crowd: Tensor, away: Tensor, kinds: Tensor) -> dict[str, Tensor]:
-    """Return the nearest of M movers [n, M, 3] of `kinds` [M], by distance [n, M], infinite for none."""
+    """Return the entries mover, crowd and crowd_id of `snapshot`, from positions [n, M, 3] and distances of M movers."""
     index = torch.arange(len(crowd), device=crowd.device)
     distance, order = away.topk(min(NEAR, away.shape[1]), largest=False)
     first = order[:, 0]
