@@ -113,7 +113,7 @@ def test_settings_are_nested_dotted_or_other_projects_names(tmp_path: Path) -> N
         ({"env": {"num_env": 4}}, r"no setting env\.num_env\. Did you mean env\.num_envs"),
         ({"total_frames": "many"}, "total_frames takes a whole number"),
         ({"ppo": {"lr": object()}}, "cannot be the value of a setting"),
-        ({"resume": True}, "resume=True needs the run to continue"),
+        ({"resume": True}, "resume=True needs the folder of the run"),
         ({"task": "naviation"}, "Did you mean navigation"),
         ({"task": 3}, "task is 3, but must be a name"),
         ({"preset": "nowhere"}, "no train preset 'nowhere'"),
@@ -174,7 +174,7 @@ def test_a_task_of_the_calling_program_trains_on_one_rank(
     monkeypatch.setattr("fledge.training.command.default_ranks", lambda *_: 2)
     task = make_local_task()
     found = fledge.train(task, folder=tmp_path / "run", ranks=0, total_frames=64, **GYM)
-    assert "Local is defined in the calling program: training on 1 rank" in capfd.readouterr().err
+    assert "Local is defined in the calling program, so training uses 1 rank" in capfd.readouterr().err
     assert found.policy.task is task
     assert fledge.evaluate(found, episodes=4, progress=False).episodes == 4
     with pytest.raises(ConfigError, match="which is code and is not run unless you name it"):
@@ -261,7 +261,7 @@ def test_a_training_inside_a_training_is_refused(tmp_path: Path) -> None:
     def nested(folder: Path) -> None:
         fledge.train("gym:CartPole-v1")
 
-    with pytest.raises(ConfigError, match="while a training runs in this process"):
+    with pytest.raises(ConfigError, match="while another training runs in this process"):
         fledge.train("gym:CartPole-v1", folder=tmp_path / "run", ranks=1, progress=False, on_start=nested, **GYM)
 
 

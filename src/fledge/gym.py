@@ -6,12 +6,12 @@
     envs = gymnasium.make_vec("fledge/Navigation-v0", num_envs=64, static_obstacles=100, seed=3)
     env = gymnasium.make("fledge/Navigation-v0")
 
-Importing this module registers one ID for each registered task. Gymnasium imports it itself if the ID names it:
-`gymnasium.make_vec("fledge.gym:fledge/Navigation-v0", num_envs=64)`. (Gymnasium has no plugins since its version 1.0.)
+Importing this module registers one ID for each registered task. Gymnasium imports the module itself if the ID begins with
+its name: `gymnasium.make_vec("fledge.gym:fledge/Navigation-v0", num_envs=64)`.
 
 Keywords are the settings of the task's env, dotted or nested ({"reward.crash": 5.0}, reward={"crash": 5.0}), enums by name,
-and `preset`, `seed`, `device` and `num_threads`. (max_episode_steps of gymnasium.make is its own wrapper's, in decisions.)
-Where a task trains against an opponent, so does its ID: `gymnasium.make("fledge/Aircombat-v0", opponent="crank")`.
+and `preset`, `seed`, `device` and `num_threads`. gymnasium.make takes max_episode_steps for its own time limit, in decisions.
+A task that trains against an opponent has one here too: `gymnasium.make("fledge/Aircombat-v0", opponent="crank")`.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 
 def env_id(task: str) -> str:
-    """Return the ID of a registered task: fledge/AirCombat-v0 for `air_combat`."""
+    """Return the Gymnasium ID of a registered task, for example fledge/AirCombat-v0 for `air_combat`."""
     return f"fledge/{''.join(part[:1].upper() + part[1:] for part in task.replace('-', '_').split('_'))}-v0"
 
 
 def make_vector(task: str, num_envs: int = 1, **settings: Any) -> GymnasiumVectorEnv:
-    """Return many envs of a task behind Gymnasium's vector interface."""
+    """Return `num_envs` envs of a task as one Gymnasium vector env."""
     from fledge.envs.adapters.gymnasium import GymnasiumVectorEnv
 
     make_env = env_maker(find_task(task), {**settings, "num_envs": num_envs})
@@ -46,18 +46,21 @@ def make_vector(task: str, num_envs: int = 1, **settings: Any) -> GymnasiumVecto
 
 
 def make_single(task: str, **settings: Any) -> GymnasiumEnv:
-    """Return one env of a task behind Gymnasium's interface."""
+    """Return one env of a task as a Gymnasium env."""
     from fledge.envs.adapters.gymnasium import GymnasiumEnv
 
     if "num_envs" in settings:
-        raise ConfigError("num_envs is for gymnasium.make_vec; gymnasium.make makes one env.")
+        raise ConfigError(
+            f"gymnasium.make makes one env, but num_envs={settings['num_envs']} was given: leave num_envs out, or use "
+            "gymnasium.make_vec."
+        )
     make_env = env_maker(find_task(task), {**settings, "num_envs": 1})
     return GymnasiumEnv(make_env(), make_env)
 
 
 @dataclass(frozen=True)
 class EnvMaker:
-    """Makes a task's env for a seed, by default its own."""
+    """Makes the env of a task when called with a seed; without a seed, with its own `seed`."""
 
     task: Task
     cfg: Any
@@ -71,10 +74,10 @@ class EnvMaker:
 
 
 def env_maker(task: Task, given: Mapping[str, Any]) -> EnvMaker:
-    """Return a callable that makes a task's env from keywords.
+    """Return a callable that makes a task's env with the settings in `given`, the keywords of the user.
 
     Raises:
-        ConfigError: for an unknown setting, or a value that does not fit.
+        ConfigError: A setting is unknown, or a value does not fit.
     """
     from fledge.core.config_help import field_help, unknown_key
     from fledge.core.overrides import build_config, nested

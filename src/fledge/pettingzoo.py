@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 
 def parallel_env(task: str = "aircombat", **settings: Any) -> PettingZooEnv:
-    """Return one episode of a task in which the caller controls all sides."""
+    """Return a PettingZoo parallel env of one match at a time, in which the caller controls all sides.
+
+    Args:
+        task: Name of a task with two sides.
+        settings: Settings of the task's env, and `preset`, `seed`, `device` and `num_threads`.
+    """
     from fledge.envs.adapters.pettingzoo import PettingZooEnv
 
     found = find_task(task)
@@ -34,8 +39,8 @@ def parallel_env(task: str = "aircombat", **settings: Any) -> PettingZooEnv:
     for name in ("num_envs", "opponent"):
         if name in settings:
             raise ConfigError(
-                f"{name} cannot be set here: a parallel env is one episode in which the caller controls all sides. "
-                "fledge.gym takes it."
+                f"{name}={settings[name]!r} cannot be set: a parallel env is one match in which the caller controls all "
+                f"sides. Leave {name} out, or use fledge.gym."
             )
     maker = env_maker(found, {**settings, "num_envs": found.match.sides})
     maker = dataclasses.replace(maker, cfg=found.match.match_config(maker.cfg, 1))

@@ -173,7 +173,7 @@ def test_all_ways_take_turns() -> None:
     [
         (["device=cuda"], "no CUDA device"),
         (["env.num_envs=6", "ranks=2"], "even number"),
-        (["--picture", "x.foo"], "give a .png"),
+        (["--picture", "x.foo"], "path of a .png"),
         (["navigation", "algo=sac"], "algo=ppo"),
     ],
 )

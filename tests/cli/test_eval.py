@@ -128,8 +128,8 @@ def test_movers_lists_numbers_of_moving_obstacles() -> None:
     ("words", "sentence"),
     [
         (["--movers", "0,many"], "env.moving_obstacles takes a whole number"),
-        (["--movers", "0", "--vary", "env.speed_limit=1"], "give --movers or --vary, not both"),
-        (["--vary", "env.speed_limit"], "write env.key=value,value"),
+        (["--movers", "0", "--vary", "env.speed_limit=1"], "pass --movers or --vary, not both"),
+        (["--vary", "env.speed_limit"], "must be env.key=value,value"),
     ],
 )
 def test_values_to_vary_are_checked(words: list[str], sentence: str) -> None:

@@ -95,7 +95,7 @@ def test_a_place_that_cannot_be_written_gets_one_sentence(
     ("words", "sentence"),
     [
         (["train", "navigaton"], "Did you mean navigation?"),
-        (["train", "navigation", "env=64"], "env takes a preset (crossing, default,"),
+        (["train", "navigation", "env=64"], "env=64 is not a preset: choose one of crossing, default,"),
         (["train", "navigation", "env.num_envs"], "a setting needs a value: env.num_envs=VALUE"),
         (["train", "navigation", ""], "'navigation' and '' were given"),
         (["train", "navigation", "env.num_envs=1e99"], "must be 1 to 16777216"),

@@ -69,9 +69,9 @@ def test_every_rank_lands_on_a_gpu_of_its_own(wanted: str, gpus: int, local_rank
     [
         ("cuda", 0, 0, "device=cuda, but PyTorch sees no CUDA device here: use device=cpu."),
         ("cuda:1", 0, 0, "sees no CUDA device"),
-        ("cuda", 2, 2, "GPU 2 is wanted, but there are 2 here: set ranks=2, or device=cpu."),
-        ("auto", 1, 1, "GPU 1 is wanted, but there are 1 here"),
-        ("cuda:4", 4, 0, "GPU 4 is wanted, but there are 4 here"),
+        ("cuda", 2, 2, "needs GPU 2 .counted from 0., but this machine has 2: set ranks=2, or device=cpu."),
+        ("auto", 1, 1, "needs GPU 1 .*machine has 1"),
+        ("cuda:4", 4, 0, "needs GPU 4 .*machine has 4"),
         ("cuda:1", 4, 1, "device=cuda:1 is one GPU, but there are several ranks"),
     ],
 )

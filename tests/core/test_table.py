@@ -31,7 +31,7 @@ def test_text_columns_keep_none() -> None:
 def test_a_wrong_column_names_those_there_are() -> None:
     with pytest.raises(KeyError, match=r"no column 'sucess'; its columns are step, success"):
         Table({"step": [1], "success": [0.5]})["sucess"]
-    with pytest.raises(InputError, match="one length"):
+    with pytest.raises(InputError, match="the same length"):
         Table({"a": [1, 2], "b": [1]})
 
 

@@ -112,7 +112,7 @@ def test_misuse_gets_a_sentence() -> None:
         vector(static_obstacles="many")
     with pytest.raises(ConfigError, match="There is no env preset 'x'"):
         vector(preset="x")
-    with pytest.raises(ConfigError, match=r"num_envs is for gymnasium.make_vec"):
+    with pytest.raises(ConfigError, match=r"leave num_envs out, or use gymnasium.make_vec"):
         single(num_envs=3)
 
 

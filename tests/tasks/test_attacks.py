@@ -104,7 +104,7 @@ def test_resume_says_everything_that_changed_and_when_there_is_nothing_to_do(tmp
     run = str(tmp_path / "run")
     assert call("train", "gym:CartPole-v1", *TINY, "--folder", run).exit_code == 0
     assert "raise total_frames" in call("train", "--resume", run).stderr
-    refused("A preset is for a new run", "train", "--resume", run, "--preset", "ppo")
+    refused("cannot be used with resume", "train", "--resume", run, "--preset", "ppo")
     said = call("train", "--resume", run, "env.num_envs=4", "ppo.lr=0.001", "total_frames=96").stderr
     assert "another env.num_envs" in said
     assert "also changed" in said

@@ -107,7 +107,9 @@ def test_navrls_own_files_are_understood(tmp_path: Path) -> None:
 
 
 def test_what_navrl_may_change_and_we_cannot_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"env_dyn.vel_range=\[1, 3\] does not fit: here it is always \[0.5, 1.5\]"):
+    with pytest.raises(
+        ConfigError, match=r"env_dyn.vel_range=\[1, 3\] is not supported: Fledge always uses \[0.5, 1.5\]"
+    ):
         make("env_dyn.vel_range=[1, 3]")
 
 
@@ -200,7 +202,7 @@ def test_settings_that_could_only_fail_later_are_refused(words: str) -> None:
 
 
 def test_priorities_are_for_dqn() -> None:
-    with pytest.raises(ConfigError, match="is for dqn"):
+    with pytest.raises(ConfigError, match="works only with algo=dqn"):
         check_settings(make("replay.prioritized=true", preset="sac"))
 
 
@@ -228,7 +230,7 @@ def test_priorities_are_for_dqn() -> None:
         ("replay.layout=zip", "replay.layout is 'zip', but must be frame or chunk or episode."),
         ("device=tpu", "device is 'tpu', but must be auto, cpu, cuda or cuda:N."),
         ("device=cuda:one", "device is 'cuda:one', but must be auto, cpu, cuda or cuda:N."),
-        ("pin_memory=true", "pin_memory=true is for replay"),
+        ("pin_memory=true", "pin_memory=true works only with a replay buffer"),
     ],
 )
 def test_nonsense_is_refused_with_what_came_and_what_is_allowed(word: str, sentence: str) -> None:
@@ -238,7 +240,7 @@ def test_nonsense_is_refused_with_what_came_and_what_is_allowed(word: str, sente
 
 def test_pinned_memory_is_for_cuda() -> None:
     check_settings(make("pin_memory=true", "device=cuda", preset="sac"))
-    with pytest.raises(ConfigError, match="pin_memory=true is for CUDA"):
+    with pytest.raises(ConfigError, match="pin_memory=true works only on CUDA"):
         check_settings(make("pin_memory=true", "device=cpu", preset="sac"))
 
 
@@ -325,10 +327,10 @@ def test_a_file_may_name_what_it_is_based_on(tmp_path: Path) -> None:
     one.write_text('base: ""\nseed: 4\n')
     assert make(preset=str(one)) == make("seed=4", preset="")
     one.write_text(f"base: {two}\n")
-    with pytest.raises(ConfigError, match="which is based on it"):
+    with pytest.raises(ConfigError, match="is itself based on"):
         make(preset=str(one))
     one.write_text("base: [fast]\n")
-    with pytest.raises(ConfigError, match="must name a preset"):
+    with pytest.raises(ConfigError, match="must be the name of a preset"):
         make(preset=str(one))
 
 

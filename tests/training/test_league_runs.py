@@ -172,6 +172,6 @@ def test_an_unknown_opponent_in_the_ladder_is_refused(ladder: str) -> None:
 
 
 def test_both_names_of_a_renamed_setting_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"league.mirror=0.1 and league.self_play=0.2 set the same setting"):
+    with pytest.raises(ConfigError, match=r"league.mirror=0.1 and league.self_play=0.2 both set league.self_play"):
         make_config("aircombat", None, ["league.mirror=0.1", "league.self_play=0.2"])
     assert make_config("aircombat", None, ["league.mirror=0.1"]).league.self_play == 0.1

@@ -136,7 +136,7 @@ def test_a_run_is_flown_without_its_reward_and_continued_only_with_it(tmp_path: 
     assert call("eval", str(folder), "--episodes", "8", "env.max_episode_steps=50", "--json").exit_code == 0
     refused = call("train", "--resume", str(folder), "total_frames=128")
     assert refused.exit_code == 2
-    assert "its file is no longer there, so add reward=PATH/FILE.py:Climb with its new place" in refused.output
+    assert "its file no longer exists, so add reward=PATH/FILE.py:Climb with its new path" in refused.output
     moved = call("train", "--resume", str(folder), "total_frames=128", f"reward={tmp_path / 'elsewhere.py'}:Climb")
     assert "continues with changed total_frames." in moved.output  # the same reward in another place
 

@@ -158,7 +158,7 @@ def test_navrls_own_command_line_works_as_typed(tmp_path: Path) -> None:
     ("words", "sentence"),
     [
         (["--resume", "nowhere"], "is not a run"),
-        (["replay.prioritized=true", "algo=td3"], "is for dqn"),
+        (["replay.prioritized=true", "algo=td3"], "works only with algo=dqn"),
         (["algo=sac", "total_frames=1000"], "nothing would be learned"),
         (["env.num_env=3"], "Did you mean env.num_envs?"),
         (["env.num_envs=many"], "takes a whole number"),

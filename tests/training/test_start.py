@@ -211,7 +211,7 @@ def test_an_error_of_all_ranks_is_told_once(tmp_path: Path) -> None:
     )
     assert done.returncode == 2, done.stderr
     assert done.stderr.count("The reward bad failed") == 1
-    assert "lost another rank" not in done.stderr
+    assert "lost the connection to another rank" not in done.stderr
     assert "Traceback" not in done.stderr
 
 

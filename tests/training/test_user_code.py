@@ -55,11 +55,11 @@ def learner(path: Path, body: str) -> str:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ('return "done"', "must return metrics by name, but returned str"),
-        ("return {1: 2.0}", "must return metrics by name"),
-        ('return {"loss": torch.ones(3)}', "must return one number per name"),
-        ('return {"loss": float("nan")}', "NaN or infinity in loss"),
-        ('return {"return": 1.0}', "returned return, which the run logs itself"),
+        ('return "done"', "but returned a str"),
+        ("return {1: 2.0}", "must return a dict of numbers by name"),
+        ('return {"loss": torch.ones(3)}', "must return one number for each name"),
+        ('return {"loss": float("nan")}', "NaN or infinity in the metrics loss"),
+        ('return {"return": 1.0}', "returned the metrics return, which the run logs itself"),
         ("raise KeyError('oops')", r"failed in .*mine.py, line \d+: KeyError"),
     ],
 )
@@ -92,9 +92,9 @@ def test_a_learner_may_return_a_tensor_of_one_number() -> None:
 
 
 def test_a_state_that_would_overwrite_the_runs_own_is_refused() -> None:
-    with pytest.raises(InputError, match="has rng, which the run uses itself"):
+    with pytest.raises(InputError, match="has the entries rng, whose names the run uses itself"):
         check_state({"rng": 1}, "rank_state()", {"rng"})
-    with pytest.raises(InputError, match="is NoneType"):
+    with pytest.raises(InputError, match="returned a NoneType"):
         check_state(None, "state_dict()")
 
 

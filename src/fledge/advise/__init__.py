@@ -3,6 +3,6 @@
     measured = measure(cfg, ...)          the cost and gain of each choice
     decided = decide(measured, budget)    a pure function of these figures
 
-Three schemes for rollouts: A, none, training is unchanged; B, chosen rollouts are archived on disk; C, their LiDAR is kept
-compressed in memory. Checkpoints are compressed or not with any of them.
+There are three schemes for rollouts. A: neither compress nor archive them. B: archive some rollouts on disk. C: keep their
+LiDAR compressed in memory. Whether checkpoints are compressed is decided separately.
 """

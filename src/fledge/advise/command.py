@@ -17,18 +17,20 @@ from fledge.training.config import TrainConfig, make_config
 def advise(
     cfg: TrainConfig, budget: float = 0.02, seconds: float = 60.0, on_progress: Callable[[str], None] | None = None
 ) -> dict[str, Any]:
-    """Return the measured figures and the decisions that follow from them; JSON-able.
+    """Return the measured figures and the decisions that follow from them, as a JSON-able dict.
 
     Args:
         cfg: The training run to advise on (PPO).
-        budget: Share of training time that saving may cost, for checkpoints and for archives each.
-        seconds: Time to spend on comparing the ways to collect; the whole takes about twice as long.
-        on_progress: Called with a line before each part.
+        budget: Share of training time that checkpoints may cost; archived rollouts may cost the same share again.
+        seconds: Time to spend on comparing the ways to collect; all measurements take about twice as long.
+        on_progress: Called with a line of text before each part.
     """
     if not 0 < budget < 1:
-        raise ConfigError(f"budget is {budget}, but must lie between 0 and 1: the share of time that saving may cost.")
+        raise ConfigError(
+            f"budget is {budget}, but must be between 0 and 1: it is the share of time that saving may cost."
+        )
     if not seconds > 0:
-        raise ConfigError(f"seconds is {seconds}, but must be greater than 0.")
+        raise ConfigError(f"seconds is {seconds}, but must be greater than 0 s.")
     measured = measure(cfg, seconds, on_progress or (lambda line: None))
     return {"budget": budget, "measured": measured, **decide(measured, budget)}
 
@@ -42,12 +44,12 @@ def run_advise(
     picture: Path | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Advise on the training that `fledge train` with the same arguments runs; print (unless quiet) and draw the result."""
+    """Advise on the run that `fledge train` would start with the same arguments; print the result unless quiet; draw it."""
     if len(tasks) > 1:
-        raise ConfigError(f"Name one task to advise on, not {' and '.join(tasks)}.")
+        raise ConfigError(f"{' and '.join(tasks)} were given, but the advice is for one task: name one.")
     cfg = make_config(tasks[0] if tasks else "navigation", preset, overrides)
     if picture and (picture.suffix != ".png" or not picture.parent.is_dir()):
-        raise ConfigError(f"{picture} cannot be written: give a .png in a folder that exists.")
+        raise ConfigError(f"{picture} cannot be written: pass the path of a .png file in a folder that exists.")
     errors, console = make_console(stderr=True), make_console()
     with doing(errors, "advise") as on_progress:
         result = advise(cfg, budget, seconds, on_progress)

@@ -1,11 +1,11 @@
-"""From measured figures to decisions: a pure function, independent of clock and machine. `decide` returns, JSON-able:
+"""Decide on settings from measured figures. `decide` depends on nothing else; it returns a JSON-able dict:
 
-    way         how to collect, a name in measured["modes"]
+    way         how to collect: a name in measured["modes"]
     config      settings to use, by the names of `TrainConfig`
-    scheme      what to do with rollouts, a name in `SCHEMES`
-    branches    the decision tree: questions, answers, the figures these follow from, and what either answer means
+    scheme      what to do with rollouts: a name in `SCHEMES`
+    branches    the decision tree: questions, answers, the figures behind each answer, and what either answer means
 
-Without a clear gain the simple choice stays: not compressed, not archived, synchronous.
+Without a clear gain, the decision is the simple choice: not compressed, not archived, synchronous.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 WORTH_SPACE = 0.95  # compressed checkpoints must be at most this share of the raw ones
-SAME_SPACE = 1.03  # of two levels this close in size, the cheaper one
-LEAST_SAVE_S = 10.0  # seconds between checkpoints; a crash loses no more than that
-SMALL_DEVICE = 8e9  # bytes of memory below which compressing rollouts is worth a look
+SAME_SPACE = 1.03  # levels whose files differ by less than this factor count as equal: the cheaper one is chosen
+LEAST_SAVE_S = 10.0  # shortest time between checkpoints, s
+SMALL_DEVICE = 8e9  # bytes of memory below which compressing rollouts may be worthwhile
 MEMORY_SHARE = 0.25  # rollouts above this share of the free memory are worth compressing there
 MOST_SLOWDOWN = 0.25  # ... unless that would cost more than this
 SMALLER_BATCH = 0.5  # share of the envs that must fit for a smaller batch to be the simpler way
@@ -46,7 +46,7 @@ class Branch:
 
 
 def decide(measured: Mapping[str, Any], budget: float) -> dict[str, Any]:
-    """Return settings and decision tree, when saving may cost the share `budget` of the time."""
+    """Return the decisions and the settings that follow; saving may cost the share `budget` of the training time."""
     way, branches = _modes(measured)
     chosen = measured["modes"][way]
     config = {"ranks": chosen["ranks"], "collect.mode": chosen["mode"]}
@@ -67,13 +67,13 @@ def checkpoint_level(config: Mapping[str, Any]) -> str:
 
 
 def save_cost_s(measured: Mapping[str, Any], level: str) -> float:
-    """Return the seconds that one checkpoint costs training: waiting, and background work on a busy machine."""
+    """Return the seconds that one checkpoint costs training: waiting time, plus the CPU time of background work."""
     found = measured["checkpoint"]
     return float(found["gather_s"] + found["call_s"] + found["fence_s"] + found["levels"][level]["cpu_s"])
 
 
 def _compress(measured: Measured, budget: float, config: Settings, iteration: float) -> tuple[Settings, Branch]:
-    """Decide whether to compress checkpoints, with any scheme."""
+    """Decide whether to compress checkpoints, and at which level."""
     levels = {n: row for n, row in measured["checkpoint"]["levels"].items() if n.startswith("level")}
     raw = levels["level 0"]["bytes"]
     packed = {n: row for n, row in levels.items() if n != "level 0"}
@@ -96,7 +96,7 @@ def _compress(measured: Measured, budget: float, config: Settings, iteration: fl
 
 
 def _interval(measured: Measured, budget: float, config: Settings, iteration: float) -> tuple[Settings, Branch]:
-    """Decide how often to save."""
+    """Decide how often to save a checkpoint."""
     cost = save_cost_s(measured, checkpoint_level(config))
     affordable = max(1, math.ceil(cost / (budget * iteration)))
     often = max(1, math.ceil(LEAST_SAVE_S / iteration))
@@ -113,7 +113,7 @@ def _interval(measured: Measured, budget: float, config: Settings, iteration: fl
 
 
 def _archive(measured: Measured, budget: float, config: Settings, iteration: float) -> tuple[Settings, Branch]:
-    """Decide on scheme B: only if the config asks for it, and no more often than the budget allows."""
+    """Decide how often to archive rollouts (scheme B): only if the config asks for it, and within the budget."""
     archive, wanted = measured["archive"], int(measured["settings"]["rollout_save_interval"])
     row = min(archive["levels"].values(), key=lambda row: row["call_s"] + row["cpu_s"])
     cost = row["call_s"] + row["cpu_s"]
@@ -133,7 +133,7 @@ def _archive(measured: Measured, budget: float, config: Settings, iteration: flo
 
 
 def _memory(measured: Measured, iteration: float) -> list[Branch]:
-    """Decide whether rollouts fit, a smaller batch would do, and speed is critical; and from these, on scheme C."""
+    """Decide whether to compress rollouts in memory (scheme C): if they do not fit, fewer envs do not help, and it is fast."""
     packed, settings = measured["packed"], measured["settings"]
     ranks, envs = settings["ranks"], settings["num_envs"]
     slowdown = (packed["pack_s"] + packed["decode_s"]) / iteration
@@ -207,7 +207,10 @@ def _send(measured: Measured) -> Branch:
 
 
 def _modes(measured: Measured) -> tuple[str, list[Branch]]:
-    """Return the way to collect, by name: the fastest synchronous one unless another is enough faster, exact ones first."""
+    """Decide how to collect: halves or pipelined if clearly faster, else synchronously; return its name and the branches.
+
+    Halves, which gives the same results, needs a gain of EXACT_GAIN; pipelined, which uses older weights, of STALE_GAIN.
+    """
     modes = measured["modes"]
 
     def fastest(mode: str) -> str:
@@ -237,7 +240,7 @@ def _modes(measured: Measured) -> tuple[str, list[Branch]]:
 
 
 def _share_faster(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
-    """Return the share of the pairs of turns in which `one` made more decisions per second than `other`."""
+    """Return in which share of all pairs of turns `one` made more decisions per second than `other`."""
     speeds = [[row["frames_per_second"] * row["iteration_s"] / t for t in row["turns"]] for row in (one, other)]
     pairs = [a > b for a in speeds[0] for b in speeds[1]]
     return sum(pairs) / max(len(pairs), 1)

@@ -1,7 +1,8 @@
-"""Measurements of the phases of an iteration and the ways to collect; those of storage are in `measure_storage`.
+"""Measure the phases of an iteration and the ways to collect; `measure_storage` measures storage.
 
-A training run of R ranks is measured on one of them, with its share of the cores and envs, and scaled by R. Averaging
-gradients and gathering the ranks' states are not included. If R is more than 1, one rank on all cores is measured too.
+Of a training run with R ranks, one rank is measured, on its share of the cores and envs, and the result is scaled by R.
+Averaging gradients and gathering the ranks' states are not included. If R is more than 1, one rank on all cores is
+measured too.
 """
 
 from __future__ import annotations
@@ -35,14 +36,15 @@ LEAST_TURNS = 3
 
 
 def measure(cfg: TrainConfig, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
-    """Return all figures that `decide` needs; JSON-able."""
+    """Return all figures that `decide` needs, as a JSON-able dict."""
     check_settings(cfg)
     if cfg.algo != "ppo":
-        raise ConfigError(f"algo is {cfg.algo}, but the advice is about rollouts: give a config with algo=ppo.")
+        raise ConfigError(f"algo is {cfg.algo}, but the advice is about rollouts of PPO: set algo=ppo.")
     ranks = cfg.ranks or default_ranks(cfg.device, cfg.env.num_envs // 2)  # an even number for each
     if cfg.env.num_envs % (2 * ranks):
         raise ConfigError(
-            f"env.num_envs={cfg.env.num_envs} must be an even number for each of {ranks} ranks, to collect in halves."
+            f"env.num_envs is {cfg.env.num_envs}, but must be a multiple of {2 * ranks}, so that each of the {ranks} ranks "
+            "can collect in two halves."
         )
     check_before_start(find_task(cfg.task), cfg, ranks)
     keep_freed_memory()
@@ -68,7 +70,7 @@ def _name(mode: str, ranks: int) -> str:
 
 @contextlib.contextmanager
 def share_of_cores(ranks: int) -> Iterator[None]:
-    """Confine this thread, the threads it starts, and torch to the cores that one of `ranks` ranks has."""
+    """Restrict this thread, the threads that it starts, and torch to one rank's share of the cores inside the block."""
     threads, share = torch.get_num_threads(), max(1, default_threads() // ranks)
     before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     if before is not None:
@@ -83,8 +85,10 @@ def share_of_cores(ranks: int) -> Iterator[None]:
 
 
 class Loop:
-    """One of `ranks` ranks of a training run, with one way to collect, on its share of cores and envs, with the curriculum
-    at its end. `iterate` is one iteration of `fledge train`, without logging and saving."""
+    """The training loop of one of `ranks` ranks, for measurements: with one way to collect, on its share of cores and envs.
+
+    The curriculum is at its end. `iterate` is one iteration of `fledge train`, without logging and saving.
+    """
 
     def __init__(self, cfg: TrainConfig, mode: str, ranks: int) -> None:
         self.mode, self.ranks = mode, ranks
@@ -101,7 +105,7 @@ class Loop:
         self.seconds: list[tuple[float, float, float]] = []  # collecting, learning, and simulating while collecting
 
     def iterate(self) -> TensorDictBase:
-        """Collect and learn; return the rollout."""
+        """Collect a rollout and learn from it; return the rollout."""
         begun = time.perf_counter()
         rollout = self.run.collect(progress=1.0)  # the hardest env of the curriculum
         middle = time.perf_counter()
@@ -110,7 +114,7 @@ class Loop:
         return rollout
 
     def turn(self) -> float:
-        """Make two iterations, and wait for what they started; return the seconds per iteration."""
+        """Run two iterations, wait until their background work is done, and return the seconds per iteration."""
         with share_of_cores(self.ranks):
             begun = time.perf_counter()
             for _ in range(2):
@@ -121,7 +125,7 @@ class Loop:
 
 @contextlib.contextmanager
 def _loops(cfg: TrainConfig, ranks: list[int]) -> Iterator[dict[str, Loop]]:
-    """Yield a loop per number of ranks and mode, by name."""
+    """Yield a `Loop` for each number of ranks and each way to collect, by name; close them afterwards."""
     with contextlib.ExitStack() as stack:
         loops = {}
         for count, mode in itertools.product(ranks, MODES):
@@ -131,7 +135,7 @@ def _loops(cfg: TrainConfig, ranks: list[int]) -> Iterator[dict[str, Loop]]:
 
 
 def time_in_turns(loops: dict[str, Loop], seconds: float) -> dict[str, list[float]]:
-    """Return seconds per iteration of every loop, a value per turn; in turns, so that other load affects all of them."""
+    """Run all loops in turns, so that other load affects them alike; return the seconds per iteration of each turn."""
     for loop in loops.values():  # warm up
         loop.turn()
         loop.seconds.clear()
@@ -145,7 +149,7 @@ def time_in_turns(loops: dict[str, Loop], seconds: float) -> dict[str, list[floa
 
 
 def crowd(ranks: int) -> float:
-    """Return how much longer an iteration takes when ranks share cores than on cores of its own."""
+    """Return the factor by which an iteration takes longer because there are more ranks than cores; 1 if there are not."""
     return max(1.0, ranks / default_threads())
 
 

@@ -1,6 +1,7 @@
-"""Measurements of storage: checkpoints, rollouts archived (scheme B), compressed in memory (C) and sent to another machine.
+"""Measure storage: checkpoints, and rollouts archived (scheme B), compressed in memory (scheme C) or sent to another machine.
 
-A cost is the time that the training thread waits, and the CPU time of background threads, which a busy machine lacks.
+A cost is the time that the training thread waits, plus the CPU time of background threads, which training would use on a
+busy machine.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ DRONES = 16  # whose LiDAR is one LZ4 frame of half a megabyte, about an episode
 
 
 def seconds_of(work: Callable[[], Any]) -> float:
-    """Return the time that a call takes."""
+    """Call `work` and return the time that it takes, s."""
     begun = time.perf_counter()
     work()
     return time.perf_counter() - begun
 
 
 def median_s(work: Callable[[], Any]) -> float:
-    """Return the median time of some calls."""
+    """Call `work` REPEATS times and return the median time, s."""
     return float(np.median([seconds_of(work) for _ in range(REPEATS)]))
 
 
 def measure_storage(loop: Loop, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
-    """Return all figures, measured on the state and rollouts of a running loop; JSON-able."""
+    """Return all figures on storage, measured on the state and a rollout of a loop, as a JSON-able dict."""
     rollout = loop.iterate()
     say("checkpoints: levels, and the cost of a save to the loop")
     found: dict[str, Any] = {"checkpoint": measure_checkpoints(loop, folder)}
@@ -61,13 +62,13 @@ def measure_storage(loop: Loop, folder: Path, say: Callable[[str], None]) -> dic
 
 
 def whole_state(loop: Loop) -> dict[str, Any]:
-    """Return a checkpoint of all ranks, each in the state of this one."""
+    """Return the state for a checkpoint of all ranks, with a copy of this rank's state for each rank."""
     state = loop.run.state_dict()
     return {**state, "ranks": [copy.deepcopy(rank) for rank in state["ranks"] * loop.ranks]}
 
 
 def measure_checkpoints(loop: Loop, folder: Path) -> dict[str, Any]:
-    """Return sizes and background costs by level, and the cost of a save to the loop."""
+    """Return file sizes and background costs by compression level, and the time that a save costs the training thread."""
     state = whole_state(loop)
     levels = {f"level {level}": save_costs(state, folder, compression_level=level) for level in LEVELS}
     levels["LZ4 around torch.save"] = save_costs(state, folder, compression_level=9, codec="lz4")
@@ -88,7 +89,7 @@ def measure_checkpoints(loop: Loop, folder: Path) -> dict[str, Any]:
 
 
 def save_costs(state: Any, folder: Path, **options: Any) -> dict[str, float]:
-    """Return bytes written, background CPU seconds and seconds until durable, per save."""
+    """Return the bytes written, the background CPU time (s) and the time until the file is on disk (s), per save."""
     with AsyncCheckpointSaver(handle_signals=False, find_optimizers=False, **options) as saver:
         saver.save_async(state, folder / "warm")
         saver.drain()
@@ -102,7 +103,7 @@ def save_costs(state: Any, folder: Path, **options: Any) -> dict[str, float]:
 
 
 def loop_costs(loop: Loop, folder: Path) -> dict[str, float]:
-    """Return the waits of the training thread per save: gathering the state, the call, the fence before weights change."""
+    """Return how long the training thread waits per save, s: to gather the state, in the call, and before weights change."""
     waits = []
     with AsyncCheckpointSaver(compression_level=1, handle_signals=False) as saver:
         saver.attach(*loop.run.learner.optimizers.values())
@@ -119,7 +120,7 @@ def loop_costs(loop: Loop, folder: Path) -> dict[str, float]:
 
 
 def measure_archive(rollout: TensorDictBase, folder: Path) -> dict[str, Any]:
-    """Return size and cost of archiving one rollout, beside LZ4 on the tensors as they lie in memory."""
+    """Return the size and cost of archiving one rollout, and for comparison its size with plain LZ4."""
     tensors = [t.contiguous().numpy() for t in rollout.cpu().flatten_keys().values()]
     levels = {}
     for level in (1, 9):
@@ -140,7 +141,7 @@ def measure_archive(rollout: TensorDictBase, folder: Path) -> dict[str, Any]:
 
 
 def measure_packed(rollout: TensorDictBase) -> dict[str, Any]:
-    """Scheme C: time to compress a rollout's large entries and to decode them all, as in an update; bytes before and after."""
+    """Return the times to compress a rollout's large entries in memory (scheme C) and to decode them all, and the bytes."""
     keys, device = large_keys(rollout), rollout["reward"].device
     begun = time.perf_counter()
     batch = CompressedBatch(rollout, keys, PACK_LEVEL, copy=False)
@@ -162,7 +163,7 @@ def measure_packed(rollout: TensorDictBase) -> dict[str, Any]:
 def measure_stream(rollout: TensorDictBase) -> dict[str, float]:
     """Return the times to compress and restore a rollout, and the bandwidth below which sending it compressed is faster.
 
-    Sending saves (raw - packed) / bandwidth seconds; compression pays while that is more than the work at both ends.
+    Sending takes (raw - packed) / bandwidth seconds less; compression is worthwhile if its work at both ends takes less.
     """
     message = pack_rollout(rollout, SEND_LEVEL)
     pack = median_s(lambda: pack_rollout(rollout, SEND_LEVEL))
@@ -174,7 +175,7 @@ def measure_stream(rollout: TensorDictBase) -> dict[str, float]:
 
 
 def measure_decoding(rollout: TensorDictBase) -> dict[str, float]:
-    """Time decoding LZ4 frames of some drones' LiDAR each, in one thread and in a pool made for the batch."""
+    """Return the times to decode LiDAR from LZ4 frames of DRONES drones each, in one thread and in a new thread pool."""
     lidar = rollout["obs", "lidar"].movedim(0, 1).cpu()
     frames = [lz4.frame.compress(part.contiguous().numpy().data) for part in lidar.split(DRONES)]
 

@@ -1,4 +1,4 @@
-"""The advice on a terminal (decision tree with its figures, tables, settings to use) and as a picture."""
+"""Print the advice on a terminal (decision tree with its figures, tables, settings to use), and draw it as a picture."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def render(result: Mapping[str, Any]) -> list[RenderableType]:
 
 
 def settings_line(result: Mapping[str, Any]) -> Text:
-    """Return the settings as arguments of `fledge train`, to be printed unwrapped so that they can be copied."""
+    """Return the advised settings as arguments of `fledge train`, on one line so that they can be copied."""
     return Text.assemble(("Set: ", "bold"), " ".join(f"{key}={value}" for key, value in result["config"].items()))
 
 
@@ -157,7 +157,7 @@ def _draw_sizes(ax: Any, result: Mapping[str, Any]) -> None:
 
 
 def _draw_overhead(ax: Any, result: Mapping[str, Any]) -> None:
-    """Draw the share of the time that saving costs, by iterations between saves."""
+    """Draw the share of training time that saving costs, over the number of iterations between saves."""
     config, measured = result["config"], result["measured"]
     intervals = np.geomspace(1, max(200, 2 * config["save_interval"]), 50)
     iteration = measured["modes"][result["way"]]["iteration_s"]

@@ -1,6 +1,6 @@
 """The command line: a module per command, which parses arguments, calls one library function and prints the result.
 
-Exit codes: 2 for misuse, 1 for failure. `group` has what commands share. Importing this package loads no torch.
+Exit codes: 2 for misuse, 1 for failure. `group` has what several commands share. Importing this package does not load torch.
 """
 
 from fledge.cli import advise, benchmark, convert, doctor, envelope, eval, export  # noqa: F401

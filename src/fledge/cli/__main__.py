@@ -1,4 +1,4 @@
-"""`python -m fledge.cli` is `fledge`."""
+"""Run the command line as `python -m fledge.cli`, the same as the command `fledge`."""
 
 from fledge.cli import main
 

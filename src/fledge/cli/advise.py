@@ -12,14 +12,14 @@ from fledge.cli.group import OVERRIDES, PATH, as_json, help_config, main, show_t
 
 @main.command(epilog=OVERRIDES)
 @click.argument("arguments", nargs=-1, metavar="[TASK] [KEY=VALUE]...")
-@click.option("--preset", help="Training preset to advise on (PPO). [default: the task's]")
+@click.option("--preset", help="Training preset to advise on; it must use PPO. [default: the task's]")
 @click.option("--budget", default=0.02, show_default=True, help="Share of training time that saving may cost.")
 @click.option("--seconds", default=60.0, show_default=True, help="Time to spend on comparing the ways to collect.")
-@click.option("--picture", type=PATH, help="Draw the figures (PNG).")
+@click.option("--picture", type=PATH, help="Write a picture of the measured figures (PNG).")
 @help_config
 @as_json
 def advise(arguments: tuple[str, ...], preset: str | None, help_config: bool, as_json: bool, **options: Any) -> None:
-    """Decide whether to compress, archive or pipeline, and how often to save: measured here, with this config.
+    """Recommend whether to compress, archive or pipeline, and how often to save, from measurements with this config.
 
     Prints the decision tree with the measured figures, and the settings to use. Takes a few minutes.
     """

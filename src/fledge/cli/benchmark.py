@@ -26,9 +26,11 @@ from fledge.cli.task_options import TaskOptionsCommand, interop_file
 @click.argument("arguments", nargs=-1, metavar="[POLICY]... [KEY=VALUE]...")
 @click.option("--task", default="navigation", show_default=True, help="Task that has the benchmark.")
 @click.option("--only", is_flag=True, help="Evaluate the named policies only, without the reference agents.")
-@click.option("--episodes", type=click.IntRange(1), default=1024, show_default=True, help="Per policy and env config.")
+@click.option(
+    "--episodes", type=click.IntRange(1), default=1024, show_default=True, help="Episodes per policy and env config."
+)
 @click.option("--seed", default=7, show_default=True, help="Seed of the held-out episodes.")
-@click.option("--picture", type=PATH, help="Draw the table: PNG, SVG, PDF or JPG.")
+@click.option("--picture", type=PATH, help="Write a picture of the table: PNG, SVG, PDF or JPG.")
 @threads_option
 @as_json
 def benchmark(
@@ -38,8 +40,8 @@ def benchmark(
 
     NAME is crossing (a walled forest, 0 to 80 movers), navrl (the forest of NavRL, github.com/Zhefan-Xu/NavRL, 0 to 120
     movers), p2m (the arena of P2M, five settings) or density (columns only, sparse to dense). POLICY is as for
-    `fledge eval`; POLICY+SHIELD adds a safety filter: fledge-nav+planner. All policies fly with the same goal radius,
-    collision radius and time limit. Published figures come from their authors' simulators.
+    `fledge eval`; POLICY+SHIELD adds a safety filter, for example fledge-nav+planner. All policies fly with the same goal
+    radius, collision radius and time limit. Published figures come from their authors' simulators.
     """
     check_output(options["picture"])
     from fledge.core.terminal import make_console

@@ -15,8 +15,12 @@ from fledge.core.terminal import harmless
 @main.command()
 @click.argument("source", type=PATH)
 @click.argument("target", type=PATH)
-@click.option("--episode", type=click.IntRange(0), help="Episode of a recording, counted from 0. [default: 0; all]")
-@click.option("--task", help="Task of a recording if it is code: a Python file or module:object.")
+@click.option(
+    "--episode",
+    type=click.IntRange(0),
+    help="Episode to convert, counted from 0. [default: all; 0 for .acmi, .mcap and .json]",
+)
+@click.option("--task", help="Task of the recording, if it is your own code: a Python file or module:object.")
 @as_json
 def convert(source: Path, target: Path, episode: int | None, task: str | None, as_json: bool) -> None:
     """Convert a checkpoint or a recording; the ending of TARGET chooses the format.
@@ -38,7 +42,7 @@ def convert(source: Path, target: Path, episode: int | None, task: str | None, a
         where = ", those on the most used map" if 1 < done.get("drawn", 0) < done["episodes"] else ""
         return click.echo(json.dumps(done) if as_json else f"{target}: {written}{where}, {done['bytes']:,} bytes.")
     if episode is not None or task is not None:
-        raise ConfigError(f"{source} is not a recording: leave out --episode and --task.")
+        raise ConfigError(f"{source} is not a recording, so --episode and --task do not apply: leave them out.")
     sizes = convert_checkpoint(source, target)
     text = f"{target}: {sizes['target_bytes']:,} bytes, from {sizes['source']}, which has {sizes['source_bytes']:,}."
     text += f" {sizes['note']}" if "note" in sizes else ""

@@ -15,7 +15,7 @@ from fledge.core.terminal import harmless
 @click.option("--repair", is_flag=True, help="Move damaged files to aside/ in that folder, and correct `latest`.")
 @as_json
 def doctor(target: str, repair: bool, as_json: bool) -> None:
-    """Verify every checkpoint in TARGET, a run's folder or any other: which can be resumed, are damaged, or left over.
+    """Verify every checkpoint in TARGET, a run or any folder: say which can be resumed, are damaged, or are leftovers.
 
     Reads every byte. Exits with 1 if anything is wrong. --repair deletes nothing.
     """

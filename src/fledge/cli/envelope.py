@@ -13,17 +13,21 @@ from fledge.cli.group import PATH, as_json, check_output, main
 
 @main.command()
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--picture", type=PATH, help="Draw the ranges around the target, and time over ground.")
+@click.option("--picture", type=PATH, help="Write a picture: the ranges around the target, and paths over time.")
 @click.option(
-    "--check", type=click.IntRange(1, 10_000_000), metavar="N", help="Measure the table's errors over N geometries."
+    "--check",
+    type=click.IntRange(1, 10_000_000),
+    metavar="N",
+    help="Measure the errors of the range table over N random geometries.",
 )
 @as_json
 def envelope(overrides: tuple[str, ...], picture: Path | None, check: int | None, as_json: bool) -> None:
     """Compute the ranges of a missile in air combat: R_max, R_tr (turn and run), R_ne (no escape), and the time to decide.
 
     Keys are own_speed, target_speed, aspect_deg (0: nose-on), off_boresight_deg, range_m, load_limits, and any of the
-    duel's settings, for example: own_speed=300 target_speed=250 aspect_deg=30 env.missile.burn_s=8. Without --check,
-    missile flights are simulated, and no table is needed.
+    duel's settings, for example: own_speed=300 target_speed=250 aspect_deg=30 env.missile.burn_s=8. The time to decide is how
+    long the target may wait before turning away no longer saves it. Without --check, missile flights are simulated, and no
+    table is needed.
     """
     check_output(picture)
     from fledge.core.terminal import counting, make_console
@@ -42,7 +46,7 @@ def envelope(overrides: tuple[str, ...], picture: Path | None, check: int | None
 
 
 def render_query(answer: dict[str, Any]) -> Any:
-    """Return the figures of one geometry as a table."""
+    """Return the missile ranges of one geometry as a text table."""
     from rich.table import Table
 
     title = (
@@ -69,7 +73,7 @@ def render_query(answer: dict[str, Any]) -> Any:
 
 
 def render_check(found: dict[str, Any]) -> Any:
-    """Return the errors of the table as a table."""
+    """Return a text table of the errors of the range table that policies observe."""
     from rich.table import Table
 
     shown = Table("", "R_max, hold", "R_tr, turn away", "R_ne", title=f"{found['geometries']:,} random geometries")

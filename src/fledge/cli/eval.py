@@ -28,12 +28,13 @@ from fledge.cli.task_options import TaskOptionsCommand, interop_file, read_vary
 @task_option
 @click.option("--episodes", default=1024, show_default=True, help="Episodes per policy.")
 @click.option(
-    "--seed", type=int, help="Seed of the held-out episodes. [default: 7 (test); with --checkpoints 1 (validation)]"
+    "--seed", type=int, help="Seed of the held-out episodes. [default: 7 (test), or 1 (validation) with --checkpoints]"
 )
 @click.option(
     "--env",
     "env_preset",
-    help="Env preset: crossing, default, navrl, static, empty. It changes what it names. [default: the policy's own env]",
+    help="Env preset: crossing, default, navrl, static or empty; changes only the settings that it contains. "
+    "[default: the policy's own env]",
 )
 @click.option("--vary", help="Values of a setting to evaluate one after the other: env.static_obstacles=100,350.")
 @click.option(
@@ -41,10 +42,12 @@ from fledge.cli.task_options import TaskOptionsCommand, interop_file, read_vary
     help="Safety filter between each policy and its drones: orca (velocity obstacles) or planner (local map).",
 )
 @click.option("--sampled", is_flag=True, help="Sample actions instead of taking the mean.")
-@click.option("--checkpoints", is_flag=True, help="Evaluate every kept checkpoint of one run: the metric over time.")
+@click.option("--checkpoints", is_flag=True, help="Evaluate every checkpoint of one run, to show progress over time.")
 @click.option("--picture", type=PATH, help="Write a picture of the episodes, or of the curve: PNG, SVG, PDF or JPG.")
 @click.option("--record", type=PATH, help="Write a recording of the most interesting episodes (.frec).")
-@click.option("--record-episodes", type=click.IntRange(1, 100_000), default=16, show_default=True, help="In --record.")
+@click.option(
+    "--record-episodes", type=click.IntRange(1, 100_000), default=16, show_default=True, help="Episodes in --record."
+)
 @threads_option
 @help_config
 @as_json
@@ -62,8 +65,8 @@ def eval(
     """Evaluate policies on episodes that they were not trained on.
 
     POLICY is a run's folder, a policy file, a shipped policy's name, or a scripted policy: straight, gap, orca, planner.
-    One flies in the env that it was trained in, without its easier training episodes. Several are compared on the same
-    episodes, in the env of the first that was trained; each keeps its own sensors and decision rate.
+    A single policy flies in the env that it was trained in, without its easier training episodes. Several policies are
+    compared on the same episodes, in the env of the first one that was trained; each keeps its own sensors and decision rate.
     """
     policies, overrides = split_overrides(arguments)
     if help_config:

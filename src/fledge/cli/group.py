@@ -1,4 +1,4 @@
-"""The group of all commands, and what several of them share."""
+"""The group of all commands, and options and functions that several commands share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PICTURES = (".png", ".svg", ".pdf", ".jpg")
 
 
 class Commands(click.Group):
-    """A group that prints each of our errors as one sentence and exits with its code."""
+    """A group of commands that prints a FledgeError as one sentence and exits with the error's code."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name == "bench":
@@ -43,7 +43,7 @@ class Commands(click.Group):
 
 
 def os_error_message(error: OSError) -> str:
-    """Say which path the system refused, and what to do."""
+    """Return a sentence that says which path the system refused, and what to do."""
     if isinstance(error, FileExistsError | NotADirectoryError):
         return f"{error.filename} cannot be made: there is a file where a folder is needed. Choose another place."
     return f"{error.filename or 'The output'} cannot be used ({error.strerror or error}): choose another place."
@@ -60,11 +60,14 @@ def main() -> None:
 
 
 help_config = click.option(
-    "--help-config", is_flag=True, help="List every setting with its value here, meaning and limits, and exit."
+    "--help-config",
+    is_flag=True,
+    help="List every setting with its value in this command, meaning and limits, and exit.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print figures as one JSON object.")
 task_option = click.option(
-    "--task", help="Task of the policy if it is code: a Python file or module:object. [default: the file's own]"
+    "--task",
+    help="Task of the policy, if it is your own code: a Python file or module:object. [default: the file's own]",
 )
 threads_option = click.option(
     "--threads", type=click.IntRange(1, 1024), help="CPU threads. [default: OMP_NUM_THREADS, else all cores]"
@@ -74,14 +77,14 @@ threads_option = click.option(
 def split_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split the words of a command line into names and key=value overrides.
 
-    A name may have parameters: crank(shot=0.8).
+    A name may have parameters, such as crank(shot=0.8), which is no override.
     """
     overrides = [word for word in words if "=" in word and "(" not in word.partition("=")[0]]
     return [word for word in words if word not in overrides], overrides
 
 
 def as_settings(overrides: Sequence[str], function: Callable[..., Any]) -> dict[str, Any]:
-    """Return key=value overrides as the keywords of a function of the Python API; the last value of a key counts."""
+    """Return key=value overrides as keywords for `function`, a function of the Python API; the last value of a key counts."""
     from fledge.core.overrides import split_override
 
     settings: dict[str, Any] = {}
@@ -103,7 +106,7 @@ def show_training(
 
 
 def use_threads(threads: int | None) -> int:
-    """Give torch this many threads, by default the user's or all cores; return their number."""
+    """Set the number of PyTorch threads (None: OMP_NUM_THREADS if set, else all cores), and return it."""
     import torch
 
     from fledge.core.machine import torch_threads
@@ -114,7 +117,7 @@ def use_threads(threads: int | None) -> int:
 
 
 def check_output(path: Path | None, option: str = "--picture", endings: Sequence[str] = PICTURES) -> None:
-    """Refuse a file that cannot be written, before any work is done for it."""
+    """Raise an error if an output file cannot be written or has a wrong ending, before any work is done for it."""
     if path is None:
         return
     if path.suffix not in endings:

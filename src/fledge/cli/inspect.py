@@ -11,10 +11,12 @@ from fledge.core.terminal import harmless, strict_json
 @main.command()
 @click.argument("target", type=click.Path())
 @click.option("--all", "everything", is_flag=True, help="List every tensor and plain value, however many there are.")
-@click.option("--task", help="Task of the file, if it is code: a Python file or module:object. Its code runs.")
+@click.option(
+    "--task", help="Task of the file, if it is your own code, which then runs: a Python file or module:object."
+)
 @as_json
 def inspect(target: str, everything: bool, task: str | None, as_json: bool) -> None:
-    """Show the contents of TARGET: a run's folder, a shipped policy's name, or a .fledge, .pt, .pt.lz4, .safetensors or .frec.
+    """Show the contents of TARGET: a run, a shipped policy's name, or a file (.fledge, .pt, .pt.lz4, .safetensors, .frec).
 
     For a run: the command and machine that made it, its checkpoints, its policy, and the settings that differ from the
     defaults. For a checkpoint or rollout: what it holds. For a recording: its episodes and how they ended.

@@ -16,10 +16,10 @@ from fledge.core.extras import extra
 @click.argument("overrides", nargs=-1, metavar="[TASK] [KEY=VALUE]...")
 @server_options
 def play(overrides: tuple[str, ...], **options: Any) -> None:
-    """Play a match in the browser: against a pilot, a policy or another person; or watch policies, and take over.
+    """Play a match in the browser against a scripted pilot, a policy or another person; or watch policies, and take over.
 
-    TASK is aircombat. KEY=VALUE is opponent=NAME (or blue=NAME and red=NAME: a pilot, a run's folder, a policy file, or
-    `you`), seed=N, start=NAME (how it begins: head_on, random, ...), or a setting of the env, env.key=value.
+    TASK is aircombat. KEY=VALUE is opponent=NAME, or blue=NAME and red=NAME, where NAME is a scripted pilot, a run's folder,
+    a policy file, or `you`; seed=N; start=NAME (start position: head_on, random, ...); or a setting of the env, env.key=value.
     """
     with extra("ui"):
         import nicegui  # noqa: F401

@@ -8,7 +8,7 @@ TASKS = Path(__file__).parent.parent / "tasks"
 
 
 def preset_list(group: str) -> str:
-    """Return the presets of every task in a group ("train", "env" or "hardware"), as text."""
+    """Return the names of all tasks' presets of a group ("train", "env" or "hardware"), as text."""
     found: dict[str, list[str]] = {}
     for path in sorted(TASKS.glob(f"*/presets/{group}/*.yaml")):
         found.setdefault(path.relative_to(TASKS).parts[0], []).append(path.stem)

@@ -15,9 +15,9 @@ from fledge.core.errors import ConfigError
 
 @main.command()
 @click.argument("file", type=PATH)
-@click.option("--task", help="Task of the recording, if it is code: a Python file or module:object.")
+@click.option("--task", help="Task of the recording, if it is your own code: a Python file or module:object.")
 @click.option("--json", "as_json", is_flag=True, help="Print the list of episodes as JSON, and exit.")
-@click.option("--episode", type=click.IntRange(0), help="With --json: print all that the page shows of this episode.")
+@click.option("--episode", type=click.IntRange(0), help="With --json: print all data of this episode.")
 @server_options
 def replay(file: Path, task: str | None, as_json: bool, episode: int | None, **options: Any) -> None:
     """Replay a recording (.frec) in the browser: timeline, speed, follow camera, filter by outcome.

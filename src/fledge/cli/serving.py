@@ -1,4 +1,4 @@
-"""Serving the browser app, for `fledge watch`, `fledge replay`, `fledge play` and `fledge train --live`."""
+"""Serve the browser app, for `fledge watch`, `fledge replay`, `fledge play` and `fledge train --live`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 END_S = 20.0  # for a server that `serving_beside` started to end
 
 OPTIONS = (
-    click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0 takes a free one."),
+    click.option(
+        "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port; 0 takes a free one."
+    ),
     click.option(
         "--host",
         default="127.0.0.1",
         show_default=True,
-        help="Address to bind to. Any other than this machine's own requires a token; the printed link contains it.",
+        help="Address to bind to. Addresses that other machines can reach need a token, which the printed link contains.",
     ),
     click.option(
         "--token", envvar="FLEDGE_TOKEN", help="Secret that visitors must present. [default: generated if required]"
@@ -35,7 +37,7 @@ OPTIONS = (
 
 
 def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of every command that serves the app."""
+    """Add the options for serving the browser app to a command."""
     for option in reversed(OPTIONS):
         command = option(command)
     return command
@@ -52,7 +54,7 @@ def open_app(
     with_parent: int = 0,
     task: str | None = None,
 ) -> None:
-    """Serve the app until Ctrl-C, opened at the page whose path `page` returns."""
+    """Serve the app until Ctrl-C, and open the page whose path `page` returns."""
     from fledge.app.runs.file_index import FileIndex
     from fledge.app.server.server import AppConfig, bind, build, serve
 
@@ -68,7 +70,7 @@ def open_app(
 
 @contextmanager
 def serving_beside(port: int) -> Iterator[Callable[[Path], None]]:
-    """Yield a function that serves a run's folder in another process; that process ends with the block."""
+    """Yield a function that serves a run's folder in another process, which ends when the block ends."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(folder: Path) -> None:

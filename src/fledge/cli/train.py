@@ -28,14 +28,14 @@ UNSAVED = "Stopped before anything was saved."
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[TASK] [KEY=VALUE]...")
 @click.option(
     "--preset",
-    help=f"Training preset: {preset_list('train')}; or a YAML file of differences from the preset that its `base: NAME` "
-    "names. [default: the preset of `algo`, else fast]",
+    help=f"Training preset: {preset_list('train')}; or a YAML file with the settings that differ from the preset that "
+    "its `base: NAME` names. [default: the preset of `algo`, else fast]",
 )
 @click.option("--folder", type=PATH, help="Folder of the run. [default: runs/<time>]")
 @click.option("--resume", type=PATH, help="Continue this run exactly where it stopped.")
 @click.option("--task", "task_option", help="The same as TASK.")
-@click.option("--live", is_flag=True, help="Show the run in the browser meanwhile, as `fledge watch RUN` does.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port of --live.")
+@click.option("--live", is_flag=True, help="Show the run in the browser while it trains, as `fledge watch RUN` does.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port for --live.")
 @help_config
 @as_json
 def train(
@@ -85,7 +85,7 @@ def train(
 
 @contextlib.contextmanager
 def stopping_at_once() -> Iterator[None]:
-    """Let Ctrl-C end the process while large packages load, some of which would swallow a KeyboardInterrupt."""
+    """Make Ctrl-C end the process inside the block, in which packages load that would ignore a KeyboardInterrupt."""
 
     def stop(number: int, frame: Any) -> None:
         click.echo(f"fledge: {UNSAVED}", err=True)
@@ -103,7 +103,7 @@ def stopping_at_once() -> Iterator[None]:
 
 
 def read_flags(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with `--name value` as `name=value`; refuse misspelt options of the command."""
+    """Return the arguments with `--name value` as `name=value`; raise an error for misspelt options of the command."""
     if not any(argument.startswith("-") for argument in arguments):
         return list(arguments)
     own = [name for option in click.get_current_context().command.params for name in option.opts]

@@ -15,7 +15,7 @@ from fledge.core.errors import ConfigError
 
 
 def first_page(places: Sequence[Path]) -> str:
-    """Return the page to open: a single recording's, the list of several recordings, else the training page."""
+    """Return the page to open: of a single recording, the list of several recordings, or else the training page."""
     if not all(place.is_file() for place in places):
         return "/"
     from fledge.app.runs.file_index import make_id
@@ -29,7 +29,7 @@ def first_page(places: Sequence[Path]) -> str:
 @main.command()
 @click.argument("places", nargs=-1, type=PATH, metavar="[RUN]...")
 @click.option("--save", type=PATH, help="Write the training page as one HTML file, and exit.")
-@click.option("--json", "as_json", is_flag=True, help="Print all that the training page shows as JSON, and exit.")
+@click.option("--json", "as_json", is_flag=True, help="Print all data of the training page as JSON, and exit.")
 @click.option("--with-parent", type=int, default=0, hidden=True)  # the process to end with
 @server_options
 def watch(places: tuple[Path, ...], save: Path | None, as_json: bool, **options: Any) -> None:
@@ -38,7 +38,7 @@ def watch(places: tuple[Path, ...], save: Path | None, as_json: bool, **options:
     RUN is a run's folder, a folder of runs, or a recording (.frec), which is replayed. [default: runs]
     """
     if not places and not Path("runs").is_dir():
-        raise ConfigError("There is no folder 'runs' here. Pass a run's folder, or a folder of runs.")
+        raise ConfigError("The default folder 'runs' does not exist here: pass a run's folder, or a folder of runs.")
     places = places or (Path("runs"),)
     if save is None and not as_json:
         return open_app(places, lambda server: first_page(places), **options)

@@ -6,7 +6,7 @@ from typing import Self
 
 
 class Closing:
-    """Base of classes with a `close` method, which the end of a `with` block calls."""
+    """Base class whose `close` method is called at the end of a `with` block."""
 
     def close(self) -> None: ...
 

@@ -1,7 +1,7 @@
 """Load objects by reference: `package.module:object`, or `path/file.py:object`.
 
-Loading one runs code, so take references only from the user's command line or call, never from a file, which may come
-from someone else.
+Loading an object runs code, so take references only from the user's command line or call, never from a file, which may
+come from someone else.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 
 from fledge.core.errors import ConfigError, did_you_mean
 
-_FOLDERS: set[Path] = set()  # of the files that were run here
+_FOLDERS: set[Path] = set()  # folders of the files that were run in this process
 
-FILE_MODULES = "fledge_task_"  # how names of modules begin that were loaded from a file
+FILE_MODULES = "fledge_task_"  # prefix of the names of modules that were loaded from a file
 
 
 def find_object(reference: str) -> Any:
@@ -36,7 +36,7 @@ def find_object(reference: str) -> Any:
     except ConfigError:
         raise
     except (ImportError, ValueError) as error:
-        raise ConfigError(f"There is no {reference}: {error}.") from error
+        raise ConfigError(f"{reference} cannot be imported: {error}.") from error
     for part in name.split("."):
         if not hasattr(found, part):
             own = [each for each in vars(found) if not each.startswith("_")] if hasattr(found, "__dict__") else []
@@ -59,12 +59,12 @@ def absolute(reference: str) -> str:
 
 
 def is_gone(place: str) -> bool:
-    """Return whether a place of code is a Python file that does not exist."""
+    """Return whether `place`, a module name or a file path, is the path of a Python file that does not exist."""
     return place.endswith(".py") and not Path(place).is_file()
 
 
 def module_from_file(path: Path) -> ModuleType:
-    """Run a Python file as a module, in which it can import the modules of its own folder."""
+    """Run a Python file as a module, which can import other modules from its folder, and return the module."""
     if not path.is_file():
         raise ConfigError(f"There is no file {path}.")
     # files of the same name in different folders are different modules
@@ -79,15 +79,16 @@ def module_from_file(path: Path) -> ModuleType:
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise ConfigError(f"{path} cannot be run: {type(error).__name__}: {error}.") from error
+        raise ConfigError(f"{path} failed while it was loaded: {type(error).__name__}: {error}.") from error
     return module
 
 
 @contextlib.contextmanager
 def importable(folder: Path) -> Iterator[None]:
-    """Put a folder first on the module search path, and last from then on, for imports inside functions.
+    """Put a folder first on the module search path inside the block, and last after it, for imports inside functions.
 
-    Modules that files of other folders imported under the same names are forgotten, so that each file gets its neighbours.
+    Imported modules of other such folders are dropped if the folder has a module of the same name, so that each file
+    imports the modules beside it.
     """
     for name, module in list(sys.modules.items()):
         home = Path(getattr(module, "__file__", None) or "/").parent

@@ -79,17 +79,17 @@ def explain_settings(layers: Sequence[tuple[str, Any]], prefix: str = "") -> Ite
 
 
 def unknown_key(key: str, known: Sequence[str]) -> str:
-    """Return the error message for a key that is not among `known`, with the nearest one as a hint."""
+    """Return the error message for a key that is not among the `known` settings, with the most similar one as a hint."""
     near = nearest_key(key, known)
     hint = f" Did you mean {near}?" if near else ""
     return f"There is no setting {key}.{hint} `--help-config` lists them all."
 
 
 def nearest_key(key: str, known: Sequence[str], cutoff: float = 0.7) -> str | None:
-    """Return the setting that a mistyped key most likely means, None if none is near; the first of equally near ones.
+    """Return the known setting that a mistyped key most likely means; None if no setting is similar enough.
 
-    Names are compared by their last part: by spelling (numenvs: env.num_envs), by words that one shares with the other
-    (envs: env.num_envs), and by initials (learning_rate: ppo.lr). The section decides between equals.
+    Only the last parts of the names are compared: by spelling (numenvs finds env.num_envs), by common words (envs finds
+    env.num_envs) and by initials (learning_rate finds ppo.lr). A setting in the key's own section is preferred.
     """
     section, _, name = key.lower().rpartition(".")
 
@@ -108,7 +108,7 @@ def nearest_key(key: str, known: Sequence[str], cutoff: float = 0.7) -> str | No
 
 
 def _words(name: str) -> set[str]:
-    """Return the words of a name, without the plural's s."""
+    """Return the words of a name that are joined by underscores, each without a final s."""
     return {word.removesuffix("s") or word for word in name.split("_") if word}
 
 
@@ -124,5 +124,5 @@ def _docstrings(kind: type) -> dict[str, str]:
         for line, below in itertools.pairwise(getattr(tree, "body", ())):
             match line, below:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=text)):
-                    docs[name] = str(text)
+                    docs[name] = " ".join(str(text).split())  # on one line
     return docs

@@ -40,7 +40,7 @@ class MissingExtraError(FledgeError, ImportError, exit_code=2):
 
 
 class FormatError(FledgeError):
-    """A file that cannot be read: wrong kind, truncated, altered, or hostile."""
+    """A file that cannot be read: wrong kind, truncated, altered, or unsafe to read."""
 
 
 class StorageError(FledgeError, OSError):
@@ -54,7 +54,7 @@ class MemoryBudgetError(FledgeError, MemoryError, exit_code=2):
 class NumericsError(FledgeError, ArithmeticError):
     """NaN or infinity where only finite numbers are allowed.
 
-    `dump` is the file to reproduce it from, if one was written; `cause` holds the data to write one.
+    `dump` is the file from which the error can be reproduced, if one was written; `cause` holds the data for such a file.
     """
 
     def __init__(self, message: str, dump: str | None = None, cause: dict[str, Any] | None = None) -> None:
@@ -68,6 +68,6 @@ class InterruptedRunError(FledgeError, exit_code=130):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return " Did you mean NAME?" with the known name that is most like `name`; "" if none is."""
+    """Return " Did you mean NAME?" with the known name that is most similar to `name`; "" if no name is similar."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f" Did you mean {near[0]}?" if near else ""

@@ -1,6 +1,6 @@
-"""Import optional packages; if one is missing, the error has the command that installs it.
+"""Import optional packages; if a package is missing, the error has the command that installs it.
 
-Fledge is installed from a checkout or a wheel, so `pip install 'fledge[ui]'` finds nothing: the command names the place.
+Fledge is installed from a checkout or a wheel, not from PyPI, so the command names the path of the checkout or wheel.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PACKAGE = Path(__file__).parents[1]
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
-    """Wrap the imports of packages that belong to an extra of Fledge; MissingExtraError if one is not installed."""
+    """Import packages of the extra `name` of Fledge inside the block; raise MissingExtraError if one is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -30,7 +30,7 @@ def extra(name: str) -> Iterator[None]:
 
 
 def install_command(name: str) -> str:
-    """Return the command that installs an extra from where this Fledge was installed."""
+    """Return the command that installs the packages of an extra, from the place that Fledge was installed from."""
     python = Path(sys.executable)
     if python.is_relative_to(Path.cwd()):
         python = python.relative_to(Path.cwd())
@@ -38,7 +38,7 @@ def install_command(name: str) -> str:
 
 
 def requirement(name: str) -> str:
-    """Return what pip installs an extra from: the checkout, the wheel, or an index if neither is known."""
+    """Return pip's argument that installs an extra: from the checkout or the wheel, or by name if neither is known."""
     checkout = PACKAGE.parents[1]
     if (checkout / "pyproject.toml").is_file():
         return f"-e {shlex.quote(f'{checkout}[{name}]')}"
@@ -49,7 +49,7 @@ def requirement(name: str) -> str:
 
 
 def installed_from() -> tuple[str, bool]:
-    """Return the address that pip installed Fledge from, and whether it is a folder; "" if pip did not note one."""
+    """Return the URL that pip installed Fledge from ("" if it is not known), and whether it is a folder."""
     try:
         noted = json.loads(distribution("fledge").read_text("direct_url.json") or "{}")
     except (PackageNotFoundError, ValueError):

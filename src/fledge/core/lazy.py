@@ -1,4 +1,4 @@
-"""Package names that load their module on first use, so that importing the package stays cheap."""
+"""Load the modules behind a package's public names on first use, so that importing the package stays fast."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def lazy_names(package: str, home: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` for a package whose public names live in its modules.
+    """Return `__getattr__` and `__dir__` for a package whose public names are defined in its modules.
 
     Args:
         package: The package's `__name__`.

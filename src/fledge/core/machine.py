@@ -25,12 +25,15 @@ def default_threads() -> int:
 
 
 def pick_device(wanted: str, gpus: int, local_rank: int = 0) -> str:
-    """Return the device of one rank: "cpu", or a GPU of its own; raise ConfigError if there is no such GPU.
+    """Return the device of one rank: "cpu", or "cuda:N", with another GPU for each rank.
+
+    Raises:
+        ConfigError: That GPU does not exist.
 
     Args:
-        wanted: "auto" (a GPU if there is one), "cpu", "cuda", or "cuda:N", one GPU for a single rank.
+        wanted: "auto" (a GPU if there is one), "cpu", "cuda", or "cuda:N" (this GPU, which allows only one rank).
         gpus: Number of GPUs of this machine.
-        local_rank: Number of this rank among those on this machine.
+        local_rank: Number of this rank among the ranks on this machine.
     """
     if wanted == "cpu" or (wanted == "auto" and not gpus):
         return "cpu"
@@ -38,15 +41,18 @@ def pick_device(wanted: str, gpus: int, local_rank: int = 0) -> str:
         raise ConfigError(f"device={wanted}, but PyTorch sees no CUDA device here: use device=cpu.")
     named = wanted.partition(":")[2]
     if named and local_rank:
-        raise ConfigError(f"device={wanted} is one GPU, but there are several ranks: use device=cuda, or ranks=1.")
+        raise ConfigError(f"device={wanted} is one GPU, but there are several ranks: set device=cuda, or ranks=1.")
     number = int(named or local_rank)
     if number >= gpus:
-        raise ConfigError(f"GPU {number} is wanted, but there are {gpus} here: set ranks={gpus}, or device=cpu.")
+        fix = "choose a lower number" if named else f"set ranks={gpus}"
+        raise ConfigError(
+            f"device={wanted} needs GPU {number} (counted from 0), but this machine has {gpus}: {fix}, or device=cpu."
+        )
     return f"cuda:{number}"
 
 
 def torch_threads(ranks: int = 1) -> int:
-    """Return torch's threads in each of `ranks` processes: OMP_NUM_THREADS if set, else an equal share of the cores."""
+    """Return the threads of PyTorch in each of `ranks` processes: OMP_NUM_THREADS if set, else a share of the cores."""
     wish = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # may hold one number per nesting level
     if wish.isdigit() and int(wish):
         return int(wish)
@@ -54,13 +60,13 @@ def torch_threads(ranks: int = 1) -> int:
 
 
 def meminfo(key: str) -> int | None:
-    """Return a line of /proc/meminfo in bytes; None if there is none."""
+    """Return the value of a line of /proc/meminfo in bytes; None if the file or the line does not exist."""
     line = _first_line("/proc/meminfo", key)
     return None if line is None else int(line.split()[0]) * 1024
 
 
 def resident_bytes() -> int | None:
-    """Return the resident memory of this process; None if the system does not report it."""
+    """Return the resident memory of this process in bytes; None if the system does not report it."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -69,7 +75,7 @@ def resident_bytes() -> int | None:
 
 
 def available_bytes(device: torch.device) -> int:
-    """Return the free memory of a device."""
+    """Return the free memory of a device in bytes; on a CPU, a very large number if it is not known."""
     if device.type == "cuda":
         import torch
 
@@ -78,7 +84,7 @@ def available_bytes(device: torch.device) -> int:
 
 
 def _left_in_cgroup(folder: str = "/sys/fs/cgroup") -> int:
-    """Return the memory that a container's limit leaves (cgroup v2); a very large number without a limit."""
+    """Return the bytes that are left below a container's memory limit (cgroup v2); without a limit, a very large number."""
     try:
         limit, used = (int(Path(folder, name).read_text()) for name in ("memory.max", "memory.current"))
         lines = Path(folder, "memory.stat").read_text().splitlines()
@@ -89,7 +95,7 @@ def _left_in_cgroup(folder: str = "/sys/fs/cgroup") -> int:
 
 
 def total_bytes(device: torch.device) -> int:
-    """Return the whole memory of a device; 0 if the system does not report it."""
+    """Return the whole memory of a device in bytes; 0 if the system does not report it."""
     if device.type == "cuda":
         import torch
 
@@ -98,12 +104,12 @@ def total_bytes(device: torch.device) -> int:
 
 
 def keep_freed_memory() -> bool:
-    """Make glibc reuse freed memory, as returning pages costs page faults (15 % of a CPU update); True if it was done."""
+    """Make glibc keep freed memory for reuse, which saves page faults (15 % of a CPU update); return whether it could."""
     return _mallopt(M_MMAP_THRESHOLD, 1 << 30) and _mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
 
 
 def limit_malloc_arenas(count: int = 2) -> None:
-    """Make all threads share `count` glibc arenas: by default each thread has its own, which keeps what is freed in it."""
+    """Make all threads share `count` glibc arenas, since an arena per thread, the default, keeps more freed memory."""
     _mallopt(M_ARENA_MAX, count)
 
 
@@ -121,7 +127,7 @@ def _mallopt(option: int, value: int) -> bool:
 
 
 def machine_info() -> dict[str, Any]:
-    """Return the machine, its load of the last minute, and the package versions that decide measured speeds, JSON-able."""
+    """Return JSON-able facts that affect measured speeds: hardware, load of the last minute, and package versions."""
     return {
         "cpu": _first_line("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
         "cores": default_threads(),
@@ -134,7 +140,7 @@ def machine_info() -> dict[str, Any]:
 
 
 def _first_line(path: str, key: str) -> str | None:
-    """Return what follows `key:` in a file of /proc; None if there is no such file or line."""
+    """Return the text after `key:` in the first such line of a file of /proc; None if there is no such file or line."""
     try:
         with open(path) as file:
             return next(line.split(":", 1)[1].strip() for line in file if line.startswith(key))

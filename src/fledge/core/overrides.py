@@ -1,6 +1,6 @@
 """Build a config from defaults, presets and `key=value` overrides.
 
-defaults  <-  presets (nested mappings, from YAML)  <-  overrides from the command line (with the same keys and aliases)
+Presets (nested mappings, from YAML) change the defaults, and overrides (`key=value`) change the result. Both may use aliases.
 """
 
 from __future__ import annotations
@@ -35,28 +35,33 @@ def build_config(
     groups: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
     prefix: str = "",
 ) -> C:
-    """Return a config of `kind`: its defaults, changed by presets, then by `key=value` overrides; ConfigError if one is bad.
+    """Return a config of `kind`: its defaults, changed by presets, then by `key=value` overrides.
 
     Args:
-        aliases: Setting, or section of settings, by the name that other projects use. An alias of "" is accepted and
-            ignored; one of "=value" is accepted only with that value. "total_frames * env.num_envs" multiplies the value
-            by the final value of that setting ("/" divides; numbers work too). If a name is both an alias and a setting,
-            plain values go to the alias and references to code to the setting: reward=shaped, reward=module:object.
-        groups: Presets by group and name. `group=name` merges one into the section called `group`, or into the whole
+        aliases: For each other name, the setting or section that it stands for. "" ignores the name; "=value" accepts it
+            only with that value; "total_frames * env.num_envs" sets total_frames to the given value times the final
+            env.num_envs ("/" divides; numbers are allowed too). If a name is both an alias and a setting, plain values go
+            to the alias and references to code to the setting: reward=shaped, reward=module:object.
+        groups: Presets by group and name. `group=name` merges a preset into the section called `group`, or into the whole
             config if there is no such section.
         prefix: Prefix of keys in overrides and errors if `kind` is a part of a larger config: "env.".
+
+    Raises:
+        ConfigError: A key is unknown, or a value does not fit.
     """
     config = _Config(kind, aliases or {}, groups or {}, prefix)
     for source, content in presets:
         for key, value in leaves(content):
             config.put(f"{prefix}{key}", value, f"{source}: ")
-    given: dict[str, tuple[str, str]] = {}  # by our name: the name and the value that the user wrote
+    given: dict[str, tuple[str, str]] = {}  # for each setting, the name (or alias) and the value that the user wrote
     for override in overrides:
         key, value = split_override(override)
         ours = config.put(key, value, is_text=True)
         other, before = given.setdefault(ours, (key, value))
         if ours and other != key and before != value:
-            raise ConfigError(f"{other}={before} and {key}={value} set the same setting, {ours}: give one of them.")
+            raise ConfigError(
+                f"{other}={before} and {key}={value} both set {ours}, but to different values: leave one of them out."
+            )
     config.finish()
     return _to_object(config.node, kind)
 
@@ -73,7 +78,13 @@ class _Config:
         self.scaled: dict[str, tuple[str, list[str]]] = {}  # settings to multiply: as the user wrote them, factors
 
     def put(self, key: str, value: Any, source: str = "", is_text: bool = False) -> str:
-        """Set one value, which `is_text` parses first; errors begin with `source`. Return our name of the setting."""
+        """Set one value, and return the name of the setting ("" if the key is ignored or names a preset).
+
+        Args:
+            key: Name or alias of the setting.
+            source: Beginning of error messages.
+            is_text: The value is text of a command line, to be parsed as YAML.
+        """
         ours, *factors = self._our_name(key, value, source).split() or [""]
         is_section = any(name.startswith(f"{ours}.") for name in self.known)
         if not ours or (value is None and is_section):  # ignored, or an empty section
@@ -85,8 +96,8 @@ class _Config:
             return ""
         if ours in self.groups:
             names = ", ".join(self.groups[ours])
-            hint = f"; settings are {key}.name=value" if is_section else ""
-            raise ConfigError(f"{source}{key}={value}: {key} takes a preset ({names}){hint}.")
+            hint = f", or set single values with {key}.NAME=VALUE" if is_section else ""
+            raise ConfigError(f"{source}{key}={value} is not a preset: choose one of {names}{hint}.")
         if ours not in self.known:
             raise ConfigError(
                 source + unknown_key(ours, [*self.known, *(name for name, means in self.aliases.items() if means)])
@@ -116,7 +127,7 @@ class _Config:
         return OmegaConf.select(self.node, key.removeprefix(self.prefix))
 
     def finish(self) -> None:
-        """Convert values given in other units, now that all settings are known."""
+        """Multiply the values of aliases with factors, now that all settings are known."""
         for key, (written_as, factors) in self.scaled.items():
             value = self._get(key)
             for sign, name in zip(factors[::2], factors[1::2], strict=True):
@@ -125,10 +136,11 @@ class _Config:
             try:
                 self._set(key, value)
             except (OmegaConfBaseException, ValueError) as error:
-                raise ConfigError(f"{written_as} does not fit: {key} would be {value:g}.") from error
+                takes = self.known[key].type_name
+                raise ConfigError(f"{written_as} makes {key} {value:g}, but {key} takes {takes}.") from error
 
     def _our_name(self, key: str, value: Any, source: str) -> str:
-        """Return the setting that a key or alias names, "" to ignore it."""
+        """Return the setting that a key or alias stands for, with its factors if any; "" if the key is to be ignored."""
         parts = key.split(".")
         names = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]  # the key, then sections around it
         theirs = next((name for name in names if name in self.aliases), None)
@@ -139,12 +151,14 @@ class _Config:
         if not ours.startswith("="):
             return ours
         if yaml.safe_load(ours[1:]) != (yaml.safe_load(value) if isinstance(value, str) else value):
-            raise ConfigError(f"{source}{key}={value} does not fit: here it is always {ours[1:]}.")
+            raise ConfigError(
+                f"{source}{key}={value} is not supported: Fledge always uses {ours[1:]}. Leave {key} out."
+            )
         return ""
 
 
 def preset_name(value: Any, names: Collection[str]) -> str:
-    """Return the preset that a value names, "" if none: "RTX 3060" names rtx3060."""
+    """Return the preset that a value names, ignoring case, spaces and hyphens ("RTX 3060" is rtx3060); "" if none."""
     if not isinstance(value, str):
         return ""
     plain = re.sub(r"[\s\"'_-]", "", value.lower())
@@ -152,17 +166,20 @@ def preset_name(value: Any, names: Collection[str]) -> str:
 
 
 def value_given(overrides: Sequence[str], key: str, aliases: Mapping[str, str] | None = None) -> str | None:
-    """Return the value that overrides give a setting, under its own name or an alias; the last one counts."""
+    """Return the last value that overrides give to a setting, by its name or an alias; None if they give none."""
     names = {key, *(theirs for theirs, ours in (aliases or {}).items() if ours == key)}
     found = [value for name, value in (split_override(item) for item in overrides if "=" in item) if name in names]
     return found[-1] if found else None
 
 
 def flags_to_overrides(arguments: Sequence[str], not_values: Collection[str] = ()) -> list[str]:
-    """Rewrite `--name value` as `name=value`, and `--name` without a value as `name=true`; ConfigError for a short flag.
+    """Rewrite `--name value` as `name=value`, and `--name` without a value as `name=true`.
 
     Args:
         not_values: Arguments that are never the value of a flag, such as the name of a task.
+
+    Raises:
+        ConfigError: An argument is a short flag, such as -n.
     """
     out: list[str] = []
     rest = list(arguments)
@@ -182,7 +199,7 @@ def flags_to_overrides(arguments: Sequence[str], not_values: Collection[str] = (
 
 
 def split_override(override: str) -> tuple[str, str]:
-    """Split `key=value`."""
+    """Split `key=value` into key and value; raise ConfigError if the text has another form."""
     key, sign, value = override.partition("=")
     if not sign or not key:
         raise ConfigError(f"{override!r} is not an override: write key=value, for example env.num_envs=512.")
@@ -199,7 +216,7 @@ def settings_to_overrides(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _override_value(value: Any) -> str:
-    """Return a value as the command line writes it."""
+    """Return a value as text, as it would be written on the command line."""
     if isinstance(value, enum.Enum):
         return value.name
     if isinstance(value, str | os.PathLike):
@@ -213,7 +230,7 @@ def _override_value(value: Any) -> str:
     if callable(value) and hasattr(value, "__qualname__"):  # a reward or an algorithm
         return f"{value.__module__}:{value.__qualname__}"
     raise ConfigError(
-        f"{value!r} ({type(value).__name__}) cannot be the value of a setting: give a number, text, true or false, or a list."
+        f"{value!r} ({type(value).__name__}) cannot be the value of a setting: pass a number, text, a bool, a list, or None."
     )
 
 
@@ -221,7 +238,7 @@ def _override_value(value: Any) -> str:
 
 
 def leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the settings in nested mappings, by dotted key."""
+    """Yield dotted key and value of every setting in nested mappings."""
     for key, value in content.items():
         if isinstance(value, Mapping):
             yield from leaves(value, f"{prefix}{key}.")
@@ -242,18 +259,18 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_plain(kind: type[C], content: Mapping[str, Any]) -> C:
-    """Build a config from plain nested values, as a saved file holds them; missing settings get their defaults."""
+    """Build a config from plain nested values of a saved file; missing settings get their defaults."""
     return _to_object(_merge(OmegaConf.structured(kind), content, f"a saved {kind.__name__}"), kind)
 
 
 def to_plain(config: Any) -> dict[str, Any]:
-    """Return a config as plain nested values, which `from_plain` reads."""
+    """Return a config as plain nested values, from which `from_plain` builds it again."""
     plain: Any = OmegaConf.to_container(OmegaConf.structured(config), resolve=True, enum_to_str=True)
     return plain
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read the settings in a YAML file."""
+    """Return the settings in a YAML file, nested; raise ConfigError if it cannot be read."""
     try:
         content: Any = OmegaConf.to_container(OmegaConf.create(path.read_text()))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
@@ -261,12 +278,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
         where = f" in line {mark.line + 1}" if mark is not None else ""
         raise ConfigError(f"{path} cannot be read{where}: {str(error).splitlines()[0]}.") from error
     if not isinstance(content, dict):
-        raise ConfigError(f"{path} is not a preset: it must map settings to values.")
+        raise ConfigError(f"{path} is not a file of settings: it must consist of lines such as `seed: 3`.")
     return content
 
 
 def check_config_class(kind: type, what: str) -> None:
-    """Raise ConfigError unless a dataclass can be a config: every field typed, with a default, of a type YAML knows."""
+    """Raise ConfigError unless a dataclass can be a config: every field has a default and a type that YAML supports."""
     try:
         OmegaConf.structured(kind())
         OmegaConf.structured(kind)

@@ -11,7 +11,7 @@ POLL_S = 1.0
 
 
 def when_parent_ends(parent: int, then: Callable[[], object]) -> None:
-    """Call `then` on a background thread once process `parent` is not (or never was) the parent of this one."""
+    """Call `then` on a background thread as soon as process `parent` is not the parent of this process (any more)."""
 
     def poll() -> None:
         while os.getppid() == parent:

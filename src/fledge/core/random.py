@@ -67,7 +67,7 @@ def uniform(counter: npt.ArrayLike, seed: int) -> npt.NDArray[np.float32]:
 
 
 def derive_seed(seed: int, *words: int) -> int:
-    """Return a 63-bit seed for a sub-stream, for libraries that take an integer seed (torch.Generator)."""
+    """Return a 63-bit seed that depends on `seed` and `words`, for libraries that take an integer (torch.Generator)."""
     counter = [*(w & 0xFFFFFFFF for w in words), 0, 0, 0, 0][:4]
     a, b, _, _ = (int(x) for x in philox(counter, seed))
     return (a << 31) ^ b

@@ -5,11 +5,13 @@
 
 The string under a field is its help text. Validation, `--help-config`, resume and evaluation all read these declarations.
 
-    resume="same"      no result changes: the run continues bit for bit
+`resume` is the effect of a changed setting on a resumed run:
+
+    resume="same"      results do not change: the run continues bit for bit
     resume="changes"   the run continues, with other results (the default)
-    resume="restart"   the saved env state does not fit: episodes begin again, and replay is empty
-    resume="weights"   the saved weights do not fit: refused on resume and in evaluation
-                       (with shapes="lidar": only if the policy reads that observation, else as "restart")
+    resume="restart"   the saved env state does not fit: episodes begin again, and the replay buffer is empty
+    resume="weights"   the saved weights do not fit: the change is refused on resume and in evaluation
+                       (with shapes="lidar": only if the policy reads the observation lidar, else as "restart")
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class Rule:
     code: bool = False  # may be a reference to code, module:object, which runs only if the user names it
 
     def limits(self) -> str:
-        """Describe the limits; "" if there are none."""
+        """Return the limits as text; "" if there are none."""
         bounds = {"at least": self.at_least, "at most": self.at_most}
         bounds |= {"greater than": self.above, "less than": self.below}
         shown = {k: str(v) if isinstance(v, int) else f"{v:g}" for k, v in bounds.items() if v is not None}
@@ -80,7 +82,7 @@ class Rule:
 def setting(
     default: Any = dataclasses.MISSING, *, default_factory: Callable[[], Any] | None = None, **rule: Any
 ) -> Any:
-    """Return a dataclass field with a `Rule`; a default list is copied for each config."""
+    """Return a dataclass field with a `Rule` of these limits; a default list is copied for each config."""
     metadata = {KEY: Rule(**rule)}
     if isinstance(default, list):
         return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
@@ -94,7 +96,7 @@ def rule_of(field: dataclasses.Field[Any]) -> Rule:
 
 
 def walk(config: Any, prefix: str = "") -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
-    """Yield every setting of a config, also nested ones: dotted key, field, value."""
+    """Yield dotted key, field and value of every setting of a config and of its nested configs."""
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if dataclasses.is_dataclass(value):
@@ -121,14 +123,14 @@ def check_settings(config: Any, prefix: str = "") -> None:
 
 
 def refuse_code(config: Any, overrides: Sequence[str] = (), prefix: str = "") -> None:
-    """Raise ConfigError if a setting references code that the user's overrides do not: files must not run code."""
+    """Raise ConfigError if a setting names code that `overrides`, the user's own words, do not: files must not run code."""
     for key, field, value in walk(config, prefix):
         if rule_of(field).code:
             refuse_unnamed(key, value, overrides)
 
 
 def refuse_unnamed(key: str, value: str | Sequence[str], overrides: Sequence[str] = ()) -> None:
-    """Raise ConfigError if the value of a setting, or of an item of its list, names code that the user's overrides do not."""
+    """Raise ConfigError if the value of setting `key`, or an item of its list, names code that `overrides` do not name."""
     named = {absolute(item) for each in overrides for item in _items(each.partition("=")[2].strip())}
     for item in [value] if isinstance(value, str) else value:
         if ":" in item and absolute(item) not in named:
@@ -136,12 +138,12 @@ def refuse_unnamed(key: str, value: str | Sequence[str], overrides: Sequence[str
             place, _, name = item.rpartition(":")
             fix = f"add {key}={shown}"
             if is_gone(place):
-                fix = f"its file is no longer there, so add {key}=PATH/FILE.py:{name} with its new place"
+                fix = f"its file no longer exists, so add {key}=PATH/FILE.py:{name} with its new path"
             raise ConfigError(f"{key} names {item}, which is code and is not run unless you name it: {fix}.")
 
 
 def _items(text: str) -> list[str]:
-    """Return the value of an override, or the items of its list."""
+    """Return the value of an override as a list with one item, or the items of the list that it is."""
     if not text.startswith("["):
         return [text]
     try:
@@ -158,7 +160,7 @@ def code_settings(config: Any, prefix: str = "") -> dict[str, str | list[str]]:
 
 
 def make_code_absolute(config: Any) -> None:
-    """Make references to files with code valid from any working directory."""
+    """Make the file paths of references to code absolute, so that they are valid from any working directory."""
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if dataclasses.is_dataclass(value):
@@ -188,7 +190,7 @@ def flat_settings(config: Any) -> dict[str, Any]:
 def changed_settings(
     before: Mapping[str, Any], config: Any, prefix: str = "", observes: Collection[str] | None = None
 ) -> dict[str, list[str]]:
-    """Return the keys whose value changed, by the effect on a resumed run (`Resume`).
+    """Return the keys of the settings whose value changed, by their effect on a resumed run (`Resume`).
 
     Args:
         before: Settings from `flat_settings`; missing ones count as unchanged.

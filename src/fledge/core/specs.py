@@ -42,7 +42,7 @@ ActionSpec = TensorSpec | Mapping[str, TensorSpec]
 
 
 def parts_of(spec: ActionSpec) -> Mapping[str, TensorSpec]:
-    """Return the entries of a dict of specs; of a single spec, itself by the name ""."""
+    """Return specs by name: the entries of a dict of specs, or a single spec under the name ""."""
     return {"": spec} if isinstance(spec, TensorSpec) else spec
 
 
@@ -50,7 +50,7 @@ PLAIN = ("low", "high", "num_values", "mask")
 
 
 def describe_spec(spec: ActionSpec) -> dict[str, Any]:
-    """Return a spec as plain values for a file; `spec_from` reads them."""
+    """Return a spec as plain values for a file, from which `spec_from` builds it again."""
     if not isinstance(spec, TensorSpec):
         return {"entries": {name: describe_spec(part) for name, part in spec.items()}}
     kept = {name: getattr(spec, name) for name in PLAIN}
@@ -58,7 +58,7 @@ def describe_spec(spec: ActionSpec) -> dict[str, Any]:
 
 
 def tell_spec(spec: TensorSpec) -> dict[str, Any]:
-    """Return a spec as strict JSON for other programs: an infinite bound is null."""
+    """Return a spec as values of strict JSON, for other programs; an infinite bound is None."""
     plain = describe_spec(spec)
     bounds = {name: plain[name] if math.isfinite(plain[name]) else None for name in ("low", "high")}
     count = {} if spec.num_values is None else {"num_values": spec.num_values}
@@ -86,4 +86,6 @@ def spec_from(plain: Mapping[str, Any]) -> ActionSpec:
             mask=None if mask is None else str(mask),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FormatError(f"This is not a spec: {plain!r}.") from error
+        raise FormatError(
+            f"{plain!r} is not a valid description of a tensor spec ({error}): the file is damaged."
+        ) from error

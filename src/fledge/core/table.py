@@ -1,4 +1,4 @@
-"""Table: named columns of equal length, as NumPy arrays; shown with its first and last rows."""
+"""Table: named columns of equal length, as NumPy arrays; prints its first and last rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from fledge.core.errors import InputError, MissingExtraError
 
-SHOWN_ROWS = 10  # of a longer table, half at its head and half at its tail
+SHOWN_ROWS = 10  # printed rows of a longer table: the first half of them, and the last
 
 
 class Table:
@@ -31,11 +31,11 @@ class Table:
         self._columns = {str(name): _column(values) for name, values in columns.items()}
         lengths = {name: len(values) for name, values in self._columns.items()}
         if len(set(lengths.values())) > 1:
-            raise InputError(f"The columns of a table must have one length, but they have {lengths}.")
+            raise InputError(f"All columns of a table must have the same length, but their lengths are {lengths}.")
 
     @classmethod
     def from_rows(cls, rows: Sequence[Mapping[str, Any]]) -> Table:
-        """Return a table of these rows; where a row lacks a column, the value is NaN, or None beside text."""
+        """Return a table of these rows; a value that a row lacks is NaN, or None if the column does not hold numbers."""
         names = dict.fromkeys(name for row in rows for name in row)
         return cls({name: [row.get(name) for row in rows] for name in names})
 
@@ -81,7 +81,7 @@ class Table:
     # ---- as text -------------------------------------------------------------------------------------------------------
 
     def _shown(self) -> list[int | None]:
-        """Return the rows to show; None stands for those left out."""
+        """Return the indices of the rows to print; None stands for the rows that are left out."""
         if len(self) <= SHOWN_ROWS:
             return list(range(len(self)))
         half = SHOWN_ROWS // 2
@@ -110,7 +110,7 @@ class Table:
 
 
 def _column(values: Any) -> np.ndarray:
-    """Return one column as an array: numbers with NaN for None, or objects."""
+    """Return one column as an array: of numbers, with NaN for None, or else of Python objects."""
     if isinstance(values, np.ndarray):
         return values
     values = list(values)

@@ -26,19 +26,19 @@ def make_console(stderr: bool = False, file: IO[str] | None = None, width: int |
     """Return a console that prints every character verbatim, also in tables and titles.
 
     Args:
-        file: Print there, without colours.
+        file: Print to this file, without colours.
         width: Number of columns; by default the terminal's, or 80.
     """
     return Console(stderr=stderr, file=file, width=width, markup=False, emoji=False, highlight=False)
 
 
 def harmless(text: str) -> str:
-    """Return untrusted text on one line, with control characters and changes of writing direction as escapes."""
+    """Return untrusted text on one line, with control characters and changes of writing direction escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
 def strict_json(value: Any) -> str:
-    """Return one line of strict JSON: NaN and infinities become null, other objects text."""
+    """Return a value as one line of strict JSON: NaN and infinities become null, and unknown objects become text."""
     return json.dumps(_finite(value), default=str, allow_nan=False)
 
 
@@ -76,7 +76,7 @@ def in_notebook() -> bool:
 
 
 def use_figures(figure: F) -> F:
-    """Return a matplotlib Figure; in a notebook, first make the kernel show Figures as pictures."""
+    """Return `figure`, a matplotlib Figure; in a notebook, first make the kernel show Figures as pictures."""
     if in_notebook():
         from IPython.core.pylabtools import select_figure_formats
 
@@ -95,12 +95,12 @@ class NotebookBar:
         self._show(force=True)
 
     def update(self, done: int, text: str = "", total: int | None = None) -> None:
-        """Show that `done` of the total is done, with a text beside it."""
+        """Show that `done` of the total steps are done, with a text beside the bar."""
         self.done, self.text, self.total = done, text, self.total if total is None else total
         self._show(force=done >= self.total)
 
     def close(self) -> None:
-        """Show the last state."""
+        """Draw the bar a last time, in its final state."""
         self._show(force=True)
 
     def _show(self, force: bool = False) -> None:
@@ -118,7 +118,7 @@ class NotebookBar:
 
 @contextmanager
 def counting(console: Console, text: str, total: int, quiet: bool = False) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on a terminal or in a notebook. Yields a function to call with the number done."""
+    """Show a progress bar on a terminal or in a notebook; yield a function to call with the number of finished items."""
     if in_notebook() and not quiet:
         shown = NotebookBar(text, total)
         yield shown.update
@@ -133,7 +133,7 @@ def counting(console: Console, text: str, total: int, quiet: bool = False) -> It
 
 @contextmanager
 def doing(console: Console, title: str) -> Iterator[Callable[[str], None]]:
-    """Show status messages: one changing line on a terminal, a line each elsewhere. Yields the function to call."""
+    """Yield a function that shows a status message: on a terminal as one changing line, elsewhere as a new line."""
     if not console.is_interactive:
         yield lambda text: say(console, f"{title}: {text}")
         return

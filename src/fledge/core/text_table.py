@@ -91,13 +91,13 @@ class TextTable:
         return parts
 
     def _width(self, column: int, broken: bool) -> int:
-        """Return the width of a column, whose heading may be broken at spaces."""
+        """Return the width of a column in characters; if `broken`, its heading may be broken at spaces."""
         heads = self.columns[column].split() if broken else [self.columns[column]]
         lines = [line for row in self.rows for line in row[column].split("\n")]
         return max((cell_len(text) for text in (*heads, *lines)), default=0)
 
     def _merge_keys(self, most: int) -> TextTable:
-        """Return the table with one column of names: side by side where that takes at most `most` characters."""
+        """Return the table with its key columns joined into one: by commas, or by line breaks if wider than `most`."""
         if self.keys == 1:
             return self
         beside = sum(self._width(k, True) for k in range(self.keys)) + 2 * (self.keys - 1) <= most
@@ -126,7 +126,7 @@ class TextTable:
 
 
 def _pack(widths: Sequence[int], room: int, gap: int) -> list[list[int]]:
-    """Return the columns in groups, in order, each at most `room` wide with a gap before every column."""
+    """Split columns of these widths, in order, into groups of at most `room` characters, with a gap before each column."""
     groups: list[list[int]] = []
     left = 0
     for column, width in enumerate(widths):

@@ -21,7 +21,7 @@ def start_warp() -> None:
 
 @contextlib.contextmanager
 def _quiet_native_stderr() -> Iterator[None]:
-    """Hide what native code prints: without a GPU, Warp's library prints a warning to stderr at every start."""
+    """Hide what native code prints to stderr inside the block: without a GPU, Warp prints a warning at every start."""
     sys.stderr.flush()
     saved, sink = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, 2)

@@ -37,13 +37,13 @@ class LeagueConfig:
     advance: bool = setting(True, resume="restart")
     """Opponents join one after the other, each when the one before is beaten; false: all from the start."""
     promote_at: float = setting(0.8, above=0, at_most=1)
-    """Share of the decided fights that must be won before the next opponent joins."""
+    """Share of the decided fights that the learner must win before the next opponent is added."""
     window: int = setting(500, at_least=1)
     """Number of recent fights over which the score against an opponent is averaged."""
     past_selves: int = setting(0, at_least=0, at_most=64)
     """Number of copies of the learner, the newest ones, that are kept as opponents."""
     self_share: float = setting(0.5, at_least=0, at_most=1)
-    """Share of the fights that go to past selves, once there are any."""
+    """Share of the league's fights that are against past selves, once there are any."""
     self_beaten_at: float = setting(0.6, above=0, at_most=1)
     """Share of decided fights that must be won against the newest past self before another past self joins."""
     priority: float = setting(1.0, at_least=0)

@@ -20,7 +20,8 @@ class DQNConfig(OffPolicyConfig):
     epsilon: float = setting(0.4, at_least=0, at_most=1)
     """Share of random actions in the first env; in env i of n, the share is epsilon ** (1 + 7 i / (n - 1))."""
     huber_delta: float = setting(1.0, above=0)
-    """Huber threshold. If much smaller than the returns, rare terminal transitions count too little."""
+    """Error above which the loss is linear instead of quadratic (Huber loss). If it is much smaller than the returns, rare
+    terminal transitions count too little."""
 
 
 class DQN(OffPolicy):

@@ -33,19 +33,19 @@ class ReplayConfig:
     batch: int = setting(4096, at_least=1)
     """Transitions per gradient step, over all ranks."""
     steps: int = setting(8, at_least=1)
-    """Decisions per env between updates."""
+    """Decisions of each env in one iteration, between updates."""
     updates: int = setting(8, at_least=1)
     """Gradient steps per iteration."""
     warm_up: int = setting(100_000, at_least=0)
-    """Decisions collected before learning starts."""
+    """Number of decisions, over all envs, that are collected before learning starts."""
     n_step: int = setting(3, at_least=1, resume="restart")
-    """Steps of reward before bootstrapping from the target network."""
+    """Number of rewards that a target adds up before the target network's value estimate (n-step returns)."""
     layout: str = setting("chunk", choices=("frame", "chunk", "episode"), resume="restart")
     """Unit of compression: each frame, each chunk of frames, or each episode is compressed separately."""
     segment: int = setting(64, at_least=1, resume="restart")
     """Decisions per piece: running episodes are added to the buffer in pieces of this length."""
     prioritized: bool = setting(False, resume="restart")
-    """Sample transitions in proportion to their error (dqn only)."""
+    """Sample transitions with a larger error more often: prioritized replay (dqn only)."""
 
     def validate(self) -> None:
         if self.size < self.segment:
@@ -57,15 +57,15 @@ class OffPolicyConfig:
     """Settings that SAC, TD3 and DQN share."""
 
     lr: float = setting(5e-4, above=0, at_most=1)
-    """Adam's learning rate at the start."""
+    """Adam's learning rate at the start of training."""
     lr_final_share: float = setting(0.2, at_least=0)
-    """Share of the learning rate left at the end (linear)."""
+    """Learning rate at the end of training, as a share of `lr`; it changes linearly."""
     gamma: float = setting(0.99, above=0, at_most=1)
-    """Discount per decision."""
+    """Discount factor per decision."""
     tau: float = setting(0.005, above=0, at_most=1)
     """Share of the way that target networks move towards the trained networks at each step (Polyak)."""
     max_grad_norm: float = setting(10.0, above=0)
-    """Gradients are scaled down to this norm."""
+    """Largest norm of a gradient; larger gradients are scaled down to it."""
 
 
 class Replay(Protocol):

@@ -45,53 +45,54 @@ class Precision(enum.Enum):
 @dataclass
 class PPOConfig:
     rollout_steps: int = setting(64, at_least=1)
-    """Decisions per env and iteration."""
+    """Decisions of each env in one iteration: the length of a rollout."""
     epochs: int = setting(3, at_least=1)
-    """Passes over each rollout."""
+    """Number of learning passes over each rollout."""
     minibatch: int = setting(4096, at_least=1)
     """Samples per gradient step, over all ranks."""
     minibatch_final_scale: float = setting(1.0, above=0)
-    """Factor of the minibatch at the end (linear): 4 ends with four times the samples per gradient step."""
+    """Factor by which `minibatch` grows until the end of training, linearly: 4 ends with four times the samples."""
     lr: float = setting(7e-4, above=0, below=1)
-    """Adam's learning rate at the start."""
+    """Adam's learning rate at the start of training."""
     lr_final_share: float = setting(0.05, at_least=0)
-    """Share of the learning rate left at the end (linear)."""
+    """Learning rate at the end of training, as a share of `lr`; it changes linearly."""
     gamma: float = setting(0.99, at_least=0, at_most=1)
-    """Discount per decision."""
+    """Discount factor per decision."""
     gae_lambda: float = setting(0.95, at_least=0, at_most=1)
-    """Decay of the advantage estimate: 0 relies on the critic, 1 on the returns."""
+    """Lambda of generalised advantage estimation: 0 relies on the critic, 1 on the observed returns."""
     clip: float = setting(0.2, above=0)
     """PPO clip range for the probability ratio."""
     actor_coef: float = setting(1.0, above=0)
-    """Weight of the policy loss (NavRL: the number of actions, 3)."""
+    """Weight of the policy loss (3 in NavRL, its number of action axes)."""
     value_clip: float = setting(0.0, at_least=0)
-    """Clip range for the change of the predicted value in an update, normalised units; 0: no clipping."""
+    """Clip range for the change of a predicted value in an update, in units of normalised returns; 0: no clipping."""
     value_clip_by: str = setting("sample", choices=("sample", "minibatch"))
-    """Take the larger of clipped and plain value loss per sample, or of their means over a minibatch (NavRL)."""
+    """With value_clip, where to take the larger of the clipped and the plain loss: sample (for each sample), or
+    minibatch (of the means over a minibatch, as NavRL does)."""
     huber_delta: float = setting(10.0, above=0)
-    """Huber threshold of the value loss, normalised units."""
+    """Error above which the value loss is linear instead of quadratic (Huber loss), in units of normalised returns."""
     value_coef: float = setting(1.0, at_least=0)
     """Weight of the value loss."""
     entropy_coef: float = setting(0.001, at_least=0)
-    """Weight of the entropy bonus at the start."""
+    """Weight of the entropy bonus at the start of training."""
     entropy_final_share: float = setting(0.0, at_least=0)
-    """Share of the entropy bonus left at the end (linear)."""
+    """Weight of the entropy bonus at the end of training, as a share of `entropy_coef`; it changes linearly."""
     max_grad_norm: float = setting(1.0, above=0)
-    """Gradients are scaled down to this norm."""
+    """Largest norm of a gradient; larger gradients are scaled down to it."""
     clip_heads: bool = False
     """Clip only the gradients of the actor's and the critic's last layers, each to max_grad_norm (NavRL)."""
     normalize_advantage: bool = True
-    """Normalise advantages to mean 0 and deviation 1 over the whole rollout."""
+    """Normalise advantages to mean 0 and standard deviation 1 over the whole rollout."""
     popart: bool = True
-    """Keep value predictions unchanged when their normalisation changes (PopArt)."""
+    """Keep value predictions unchanged when the normalisation of returns is updated (PopArt)."""
     log_std_max: float = setting(-0.5, at_least=-4, at_most=2)
-    """Ceiling of the Gaussian head's log standard deviation at the start."""
+    """Upper limit of a Gaussian policy's log standard deviation at the start of training."""
     log_std_max_final: float = setting(-1.3, at_least=-4, at_most=2)
     """Ceiling of the log standard deviation at the end (linear)."""
     adam_eps: float = setting(1e-5, above=0)
     """Adam's epsilon."""
     precision: Precision = Precision.fp32
-    """fp32, bf16 (mixed precision in updates, CUDA only: slower than fp32 on CPUs), or auto (also mixed): bf16 on CUDA."""
+    """Number format in updates: fp32, bf16 (mixed precision, CUDA only), or auto (bf16 on CUDA, fp32 on a CPU)."""
 
 
 def find_raw_action(rollout: Any) -> Any:

@@ -18,13 +18,13 @@ from fledge.learn.off_policy import Batch, OffPolicy, OffPolicyConfig, Replay, R
 @dataclass
 class SACConfig(OffPolicyConfig):
     target_entropy: float | None = None
-    """Target entropy of the action (in [-1, 1], all axes together); null: minus the number of axes."""
+    """Target entropy of the action, summed over its axes, each in [-1, 1]; null: minus the number of axes."""
     alpha: float = setting(0.02, above=0)
-    """Temperature (weight of the entropy) at the start."""
+    """Temperature (weight of the entropy) at the start of training."""
     alpha_lr: float = setting(5e-4, at_least=0)
     """Adam's learning rate for the temperature; 0 keeps it fixed."""
     critic_hidden: list[int] = setting([256, 128], at_least=1, items=(1, None), resume="weights")
-    """Widths of the critics' layers."""
+    """Widths of the critics' hidden layers."""
 
 
 class Temperature(nn.Module):

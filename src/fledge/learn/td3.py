@@ -23,11 +23,11 @@ class TD3Config(OffPolicyConfig):
     target_noise: float = setting(0.2, at_least=0)
     """Standard deviation of the noise on target actions."""
     target_noise_clip: float = setting(0.5, at_least=0)
-    """Largest noise on target actions."""
+    """Largest absolute value of the noise on target actions."""
     delay: int = setting(2, at_least=1)
-    """Critic steps per actor step."""
+    """Gradient steps of the critics per gradient step of the actor."""
     critic_hidden: list[int] = setting([256, 128], at_least=1, items=(1, None), resume="weights")
-    """Widths of the critics' layers."""
+    """Widths of the critics' hidden layers."""
 
 
 class TD3(OffPolicy):

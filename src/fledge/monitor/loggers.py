@@ -1,4 +1,4 @@
-"""Loggers of metrics: console, CSV and JSON lines, TensorBoard, Weights & Biases. Each takes (step, {name: value})."""
+"""Loggers of metrics, called as log(step, {name: value}): console, CSV and JSON lines, TensorBoard, Weights & Biases."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Logger(Protocol):
 
 
 class FileLogger:
-    """`metrics.csv` and `metrics.jsonl`, one row per call, complete up to the last row at any moment.
+    """Writes `metrics.csv` and `metrics.jsonl`: one row per call, on disk at once.
 
-    After a resume, rows past the step it resumed from are dropped, so a step appears once.
+    A resume drops the rows after `resume_step`, so that each step appears once.
     """
 
     def __init__(self, folder: Path, resume_step: int | None = None) -> None:
@@ -52,7 +52,7 @@ class FileLogger:
             self._csv.flush()
 
     def _rows(self) -> list[dict[str, Any]]:
-        """Read `metrics.jsonl`, without a last line that is incomplete after a kill."""
+        """Return the rows of `metrics.jsonl`, without a line that is incomplete because the process was killed."""
         rows = []
         if self._json_path.exists():
             for line in self._json_path.read_text(encoding="utf-8").splitlines():
@@ -61,7 +61,7 @@ class FileLogger:
         return rows
 
     def _write_table(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Write `metrics.csv` from the beginning, and leave it open at its end."""
+        """Write `metrics.csv` anew with these rows, and keep the file open to append more."""
         text = io.StringIO()
         writer = csv.DictWriter(text, self._columns)
         if self._columns:
@@ -76,14 +76,14 @@ class FileLogger:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Replace a file atomically."""
+    """Replace a file's content by `text`, atomically."""
     new = path.with_name(path.name + ".new")
     new.write_bytes(text.encode())
     new.replace(path)
 
 
 class TensorBoardLogger:
-    """TensorBoard event files in `folder`/tensorboard, complete up to the last step at any moment."""
+    """Writes TensorBoard event files to `folder`/tensorboard, each step at once."""
 
     def __init__(self, folder: Path, resume_step: int | None = None) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -101,7 +101,7 @@ class TensorBoardLogger:
 
 
 class WandbLogger:
-    """Weights & Biases; offline unless there is a key, which it never asks for."""
+    """Logs to a run of Weights & Biases, which `open_wandb` starts."""
 
     def __init__(self, run: Any) -> None:
         self._run = run
@@ -114,7 +114,10 @@ class WandbLogger:
 
 
 def open_wandb(folder: Path, mode: str, project: str, config: Mapping[str, Any]) -> tuple[WandbLogger | None, str]:
-    """Return a W&B logger and a note for the user; None if it cannot start: training continues without it."""
+    """Return a logger for Weights & Biases (None if it cannot start) and a note for the user; never ask for a key.
+
+    Without a key on this machine, mode "online" becomes "offline".
+    """
     try:
         import wandb
     except ImportError:
@@ -130,9 +133,9 @@ def open_wandb(folder: Path, mode: str, project: str, config: Mapping[str, Any])
 
 
 class ConsoleLogger:
-    """Live progress, with the recent mean of `primary_metric`.
+    """Shows the progress of training, with the recent mean of `primary_metric`.
 
-    On a terminal or in a notebook it is a bar, elsewhere a line every few seconds; `quiet` prints nothing.
+    On a terminal or in a notebook it shows a bar, elsewhere it prints a line every few seconds; `quiet` prints nothing.
     """
 
     def __init__(self, total_steps: int, primary_metric: str = "success", quiet: bool = False) -> None:
@@ -164,7 +167,7 @@ class ConsoleLogger:
             self._bar.start()
 
     def resume(self, step: int, total_steps: int) -> None:
-        """Continue at a step."""
+        """Set the progress to a step, from which the remaining time is estimated."""
         self.start, self.total = step, total_steps
         self._started = time.monotonic()
         if self._bar is not None:

@@ -17,16 +17,19 @@ def format_checkpoint_name(
 
     Args:
         iteration: A number, or a word such as "final".
-        width: Digits to pad a number to, so that names sort.
+        width: Number of digits to which zeros pad the number, so that file names sort by number.
     """
     label = f"{iteration:0{width}d}" if isinstance(iteration, int) else str(iteration)
     if not label or "/" in label or "\\" in label or (isinstance(iteration, int) and iteration < 0):
-        raise InputError(f"iteration is {iteration!r}, but must be a number from 0 or a plain word: it names a file.")
+        raise InputError(
+            f"iteration is {iteration!r}, but must be a whole number from 0, or a plain word such as final, as it becomes "
+            "part of a file name."
+        )
     return f"{prefix}_{label}{extension}"
 
 
 def get_model_size(model: nn.Module) -> dict[str, float]:
-    """Return counts of parameters, trainable ones and buffer values, and their size in bytes and megabytes."""
+    """Return the numbers of parameters, of trainable parameters and of buffer values, and their size in bytes and MB."""
     parameters, buffers = list(model.parameters()), list(model.buffers())
     size = sum(tensor.nbytes for tensor in (*parameters, *buffers))
     return {
@@ -39,7 +42,7 @@ def get_model_size(model: nn.Module) -> dict[str, float]:
 
 
 def print_model_info(model: nn.Module, name: str | None = None) -> str:
-    """Print a model's size, in all and per direct child; return the text."""
+    """Print the size of a model and of each of its direct children; return the text."""
     size = get_model_size(model)
     lines = [
         f"{name or type(model).__name__}: {size['parameters']:,} parameters ({size['trainable']:,} trainable), "

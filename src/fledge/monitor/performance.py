@@ -3,7 +3,7 @@
 Contract
     `timer(name)` is a context manager that adds one duration to `name`; timers nest, with the same or other names, and
     run on any number of threads. It costs about a microsecond. With `cuda=True` it marks the current CUDA stream with
-    two events and reads them later, so that nothing waits for the GPU; figures then appear once the GPU has passed.
+    two events and reads them later, so that nothing waits for the GPU; durations appear once the GPU has reached them.
     Durations are seconds; `get_summary` prints milliseconds. The last `history` durations of each name are kept.
 """
 
@@ -23,7 +23,7 @@ TITLE, NAME_WIDTH = "=== Performance Summary ===", 25  # as NavRL's add-on print
 
 
 class _Timer:
-    """One measurement. A new object per use, so nesting and threads need no lock."""
+    """Measures one block. Each use has its own object, so nested timers and threads need no lock."""
 
     __slots__ = ("_add", "_start")
 
@@ -39,7 +39,7 @@ class _Timer:
 
 
 class _CudaTimer:
-    """One measurement by two events on the current stream."""
+    """Measures one block with two events on the current CUDA stream."""
 
     __slots__ = ("_begin", "_monitor", "_name")
 
@@ -58,7 +58,7 @@ class _CudaTimer:
 
 
 class PerformanceMonitor:
-    """Durations by name.
+    """Measures the durations of named phases.
 
     Example:
         >>> monitor = PerformanceMonitor()
@@ -67,7 +67,7 @@ class PerformanceMonitor:
         >>> print(monitor.get_summary())
 
     Args:
-        cuda: Measure on the GPU's own clock, by events.
+        cuda: Measure the time on the GPU, with CUDA events.
         history: Durations kept per name.
     """
 
@@ -117,7 +117,10 @@ class PerformanceMonitor:
         self._pending.extend(waiting)
 
     def get_stats(self, window: int | None = None) -> dict[str, dict[str, float]]:
-        """Return mean, std, min, max, p50, p99 (seconds) and count by name, over the last `window` durations or all kept."""
+        """Return mean, std, min, max, p50, p99 (in seconds) and count for each name, over its last `window` durations.
+
+        Without `window`, all durations that are kept count.
+        """
         self._collect_events()
         with self._lock:
             series = {name: list(times) for name, times in self._times.items()}
@@ -132,7 +135,7 @@ class PerformanceMonitor:
         return stats
 
     def get_summary(self, window: int | None = None) -> str:
-        """Format a title and a line per name, `name: mean ms (± std ms) [min, max]`; empty without durations."""
+        """Return a title and a line per name, `name: mean ms (± std ms) [min, max]`; "" if there are no durations."""
         stats = self.get_stats(window)
         if not stats:
             return ""

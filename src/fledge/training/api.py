@@ -41,11 +41,11 @@ def train(
 
     Args:
         task: A name (navigation, aircombat), `gym:ID`, a Python file (`hover.py` or `hover.py:Hover`), `module:object`, or
-            a Task class or object. A resumed run knows its task; pass it again only if it is code.
-        preset: Training preset of the task, or a YAML file. By default that of the algorithm.
+            a Task class or object. A resumed run knows its task; pass it again only if it is your own code.
+        preset: Training preset of the task, or a YAML file. By default the algorithm's preset.
         folder: Folder of the run. By default runs/<time>.
-        resume: Continue the run in `folder` exactly where it stopped; `settings` change it from there.
-        progress: False prints nothing. By default progress is shown in terminals, notebooks and log files.
+        resume: Continue the run in `folder` exactly where it stopped; `settings` apply from there on.
+        progress: False prints nothing. By default progress is printed, also in notebooks and log files.
         on_start: Called with the run's folder when training starts.
         settings: Any setting of `fledge train --help-config`: total_frames=10_000_000, nested (env={"num_envs": 64}) or
             dotted (**{"env.num_envs": 64}). Other projects' names for settings work as well.
@@ -54,16 +54,16 @@ def train(
         The run: its folder, settings, metrics, policy and figures.
 
     Raises:
-        ConfigError: a task, preset or setting that does not exist, or values that do not fit.
+        ConfigError: The task, the preset or a setting does not exist, or a value does not fit.
     """
     if resume and folder is None:
-        raise ConfigError("resume=True needs the run to continue: fledge.train(folder=FOLDER, resume=True).")
+        raise ConfigError("resume=True needs the folder of the run: fledge.train(folder=FOLDER, resume=True).")
     place = None if folder is None else Path(folder)
     chosen = None if resume and task == "navigation" else find_task(task)
     if not _BUSY.acquire(blocking=False):
         raise ConfigError(
-            "fledge.train was called while a training runs in this process. Train one after the other; if a task's file "
-            'calls fledge.train itself, put that call below `if __name__ == "__main__":`.'
+            "fledge.train was called while another training runs in this process: call it again when that one has ended. "
+            'If a task\'s file calls fledge.train itself, put that call below `if __name__ == "__main__":`.'
         )
     try:
         result = run_training(

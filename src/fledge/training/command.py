@@ -34,14 +34,14 @@ from fledge.training.run import env_with_reward, refuse_misfits
 
 @dataclass
 class TrainingResult:
-    """The result of a training on rank 0."""
+    """Result of a training."""
 
     folder: Path
     task: Task
     metrics: dict[str, float]
-    """The last ones; empty on other ranks."""
+    """Metrics of the last iteration; empty on ranks other than 0."""
     interrupted: bool = False
-    """Whether Ctrl-C or SIGTERM ended it."""
+    """Whether Ctrl-C or SIGTERM ended the training."""
 
 
 def run_training(
@@ -56,15 +56,15 @@ def run_training(
     """Train on as many ranks as the config says.
 
     Args:
-        task: By default the resumed run's, or navigation.
+        task: By default the task of the resumed run, or navigation for a new run.
         overrides: `key=value` settings.
         folder: Folder of a new run; by default runs/<time>.
         resume: Folder of the run to continue.
-        on_start: Called on rank 0 with the run's folder, before it is made.
+        on_start: Called on rank 0 with the path of the run's folder, before the folder is created.
         quiet: Print nothing.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C before training began, or a second one; its text says how to continue.
+        KeyboardInterrupt: Ctrl-C before training began, or a second Ctrl-C; the message says how to continue.
     """
     task, cfg, folder, taken = read_training(task, preset, overrides, folder, resume)
     size = choose_ranks(task, cfg, overrides, quiet)
@@ -97,9 +97,12 @@ def run_training(
 def read_training(
     task: Task | None, preset: str | None, overrides: Sequence[str], folder: Path | None, resume: Path | None
 ) -> tuple[Task, TrainConfig, Path, list[str]]:
-    """Return the task, config and folder of a new or resumed run, and the `policy.*` settings that init_from brought."""
+    """Return the task, config and folder of a new or resumed run, and the `policy.*` settings that init_from changed."""
     if preset is not None and resume is not None:
-        raise ConfigError("A preset is for a new run: a resumed one keeps its settings; change them one by one.")
+        raise ConfigError(
+            f"preset={preset} cannot be used with resume: a resumed run keeps its settings. Change single settings instead, "
+            "for example ppo.lr=1e-4."
+        )
     taken: list[str] = []
     if resume is not None:
         folder = resume
@@ -129,25 +132,26 @@ def read_training(
 
 
 def choose_ranks(task: Task, cfg: TrainConfig, overrides: Sequence[str], quiet: bool) -> int:
-    """Return the number of ranks: as many as the config says; one for code that other processes cannot import."""
+    """Return the number of ranks: torchrun's, the config's or the default; 1 if other ranks could not import the code."""
     size = int(os.environ.get("WORLD_SIZE", 0)) or cfg.ranks or default_ranks(cfg.device, cfg.env.num_envs)
     local = local_code(task, overrides)
     if size == 1 or not local:
         return size
     if size == cfg.ranks or "WORLD_SIZE" in os.environ:
         raise ConfigError(
-            f"{local} is defined in the calling program, where {size} ranks cannot import it: put it into a Python file "
-            "and import it from there, or set ranks=1."
+            f"{local} is defined in the calling program, from which the other {size - 1} ranks cannot import it: put it "
+            "into a Python file and import it from there, or set ranks=1."
         )
     if not quiet:
         print(
-            f"{local} is defined in the calling program: training on 1 rank. In a file, it uses all.", file=sys.stderr
+            f"{local} is defined in the calling program, so training uses 1 rank. Put it into a Python file to use more.",
+            file=sys.stderr,
         )
     return 1
 
 
 def read_task(tasks: Sequence[str], overrides: Sequence[str]) -> tuple[Task | None, list[str]]:
-    """Return the task that a command line names, also as `task=NAME`, and the other overrides."""
+    """Return the task that a command line names, by itself or as `task=NAME`, or None; and the other overrides."""
     named = [word.partition("=")[2].strip() for word in overrides if word.startswith("task=")]
     if bare := [word for word in tasks if "." in word and not is_code(word) and word not in task_names()]:
         raise ConfigError(f"{bare[0]!r} is not a task; a setting needs a value: {bare[0]}=VALUE.")
@@ -158,14 +162,14 @@ def read_task(tasks: Sequence[str], overrides: Sequence[str]) -> tuple[Task | No
 
 
 def new_folder() -> Path:
-    """Return runs/<time>, with a number behind it if there is one already."""
+    """Return runs/<time>, with a number appended if that folder exists already."""
     name = time.strftime("%Y%m%d-%H%M%S")
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
     return next(path for path in (Path("runs") / each for each in names) if not path.exists())
 
 
 def local_code(task: Task, overrides: Sequence[str]) -> str:
-    """Return the name of the task, or of a setting's code, that only the calling program holds; "" if there is none."""
+    """Return the name of the task or class that only the calling program defines; "" if there is none."""
     references = [task.reference, *(word.partition("=")[2].strip() for word in overrides)]
     return next((each.removeprefix(LOCAL) for each in references if each.startswith(LOCAL)), "")
 
@@ -176,15 +180,15 @@ def has_saved(folder: Path) -> bool:
 
 
 def how_to_go_on(folder: Path) -> str:
-    """Return how to continue a run that has stopped; "" if nothing was saved."""
+    """Return a sentence on how to continue a stopped run; "" if nothing was saved."""
     return f"--resume {folder} continues from its newest checkpoint." if has_saved(folder) else ""
 
 
 def moved_algorithm(run: Path, overrides: Sequence[str]) -> list[str]:
-    """Return the algo= override of a run whose own algorithm is code, which may have moved.
+    """Return the algo= override, in a list, if the run's algorithm is a user's class, whose file may have moved; else [].
 
     Raises:
-        ConfigError: The override names another class.
+        ConfigError: The override names another class than the run was trained with.
     """
     path = run / "config.yaml"
     saved = str(read_yaml(path).get("algo", "ppo")) if path.is_file() else "ppo"
@@ -192,21 +196,27 @@ def moved_algorithm(run: Path, overrides: Sequence[str]) -> list[str]:
     if named is None or not is_reference(saved):
         return []
     if named.rpartition(":")[2] != saved.rpartition(":")[2]:
-        raise ConfigError(f"{run} was trained with algo={saved}: a resumed run keeps its algorithm.")
+        raise ConfigError(
+            f"algo={named} is not the algorithm that {run} was trained with, algo={saved}: a resumed run keeps its "
+            "algorithm, so name that class."
+        )
     return [f"algo={named}"]
 
 
 def check_before_start(task: Task, cfg: TrainConfig, ranks: int) -> None:
-    """Raise ConfigError for what would otherwise fail only once every rank has started."""
+    """Raise ConfigError for problems that would otherwise appear only after every rank has started."""
     check_settings(cfg)
     if cfg.env.num_envs % ranks:
         raise ConfigError(
             f"env.num_envs is {cfg.env.num_envs}, but must be a multiple of the {ranks} ranks: "
-            f"take {cfg.env.num_envs // ranks * ranks or ranks}, or set ranks."
+            f"set env.num_envs={cfg.env.num_envs // ranks * ranks or ranks}, or another number of ranks."
         )
     if cfg.collect.mode is CollectMode.halves and cfg.env.num_envs // ranks % 2:
         unit = task.metrics.unit
-        raise ConfigError(f"collect.mode=halves needs an even number of {unit} on each of the {ranks} ranks.")
+        raise ConfigError(
+            f"collect.mode=halves needs an even number of {unit} on each of the {ranks} ranks, but "
+            f"env.num_envs={cfg.env.num_envs} gives {cfg.env.num_envs // ranks}: change env.num_envs or ranks."
+        )
     here = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
     pick_device(cfg.device, torch.cuda.device_count(), here - 1)
     task.policy.build(task.policy.describe(task, cfg.learner.policy_form, cfg.env, cfg.policy))
@@ -218,7 +228,7 @@ def check_before_start(task: Task, cfg: TrainConfig, ranks: int) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise ConfigError unless a run can be written to a folder; leaves nothing behind."""
+    """Raise ConfigError if a run cannot be written to a folder; create nothing."""
     nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     try:
         with tempfile.TemporaryFile(dir=nearest):

@@ -1,9 +1,9 @@
 """The configuration of a run: typed dataclasses, YAML presets, `key=value` overrides (OmegaConf structured configs).
 
-    defaults  <-  `training` of the task  <-  preset (YAML), and what it is based on  <-  overrides of the command line
+    defaults  <-  the task's training defaults  <-  preset (YAML) and the presets it is based on  <-  overrides
 
-`config_class(task)` adds the task's sections: `env`, `policy`, `curriculum`. Fields are settings (`core.settings`). The
-resolved config is saved with the run, and is what resume reads.
+Each layer changes the values of the layers to its left. `config_class(task)` adds the task's sections: `env`, `policy`,
+`curriculum`. Fields are settings (`core.settings`). The resolved config is saved with the run; resume reads it.
 """
 
 from __future__ import annotations
@@ -57,17 +57,18 @@ class WandbMode(enum.Enum):
 @dataclass
 class CollectConfig:
     mode: CollectMode = setting(CollectMode.sync, resume="restart")
-    """sync: collect, then learn; pipelined: at the same time (lag 1); halves: half decide, half step. On-policy only."""
+    """sync: collect, then learn. pipelined: collect while learning, with weights that are one update old.
+    halves: half of the envs are simulated while the policy decides for the others. On-policy algorithms only."""
     compression_level: int = setting(0, at_least=0, at_most=9, resume="same")
-    """Keep rollouts compressed until they are learned from (lossless, slower): effort 1 to 9; 0: off. On-policy only."""
+    """Compress rollouts in memory, losslessly: 1 (fast) to 9 (small); 0: do not compress. On-policy algorithms only."""
 
 
 @dataclass
 class WandbConfig:
     mode: WandbMode = setting(WandbMode.disabled, resume="same")
-    """disabled, offline or online. Needs the extra wandb; never asks for a key."""
+    """Log to Weights & Biases: disabled, offline or online. Needs the package wandb; never asks for a key."""
     project: str = setting("fledge", resume="same")
-    """Project name."""
+    """Project name in Weights & Biases."""
 
 
 @dataclass
@@ -75,21 +76,21 @@ class TrainConfig:
     task: str = setting("navigation", resume="same")
     """Task to train on: a registered name, gym:ID, a Python file, or module:object."""
     algo: str = setting("ppo", resume="weights", code=True)
-    """Learning algorithm: ppo for any action; sac, td3 (continuous) or dqn (discrete) from replay; or your module:Class."""
+    """Learning algorithm: ppo (any actions), sac or td3 (continuous), dqn (discrete), or your own module:Class."""
     seed: int = setting(0, at_least=0, at_most=2**63 - 1, resume="restart")
-    """Seed of everything random in the run."""
+    """Seed of all random numbers in the run."""
     ranks: int = setting(0, at_least=0, resume="same")
     """Processes that share the envs and average gradients; 0: one per core on a CPU, one per GPU on CUDA."""
     threads: int = setting(0, at_least=0, at_most=1024, resume="same")
-    """Threads of torch in each rank; 0: OMP_NUM_THREADS, else the cores divided by the ranks."""
+    """PyTorch threads in each rank; 0: OMP_NUM_THREADS if it is set, else the cores divided by the ranks."""
     device: str = "auto"
-    """cpu, cuda (one GPU per rank), or auto: cuda where there is one."""
+    """Device: cpu, cuda (one GPU per rank), cuda:N (GPU N, for one rank), or auto (cuda if there is a GPU, else cpu)."""
     pin_memory: bool = setting(False, resume="same")
-    """Copy batches from replay to the GPU through pinned memory, while it computes (off-policy on CUDA)."""
+    """Copy replay batches to the GPU through pinned memory while the GPU computes (off-policy algorithms on CUDA)."""
     total_frames: int = setting(10_000_000, at_least=1)
     """Decisions to train for, over all envs and ranks."""
     max_minutes: float = setting(0.0, at_least=0, resume="same")
-    """Save and stop after this many minutes; `--resume` gives as many again; 0: no limit. Schedules follow total_frames."""
+    """Save and stop after this many minutes, counted anew after each resume; 0: no limit. Schedules use total_frames."""
     init_from: str = setting("", resume="same")
     """Start from the weights of this run or policy file, or NavRL's .pt file (navigation); the optimiser starts fresh."""
     reward: str = setting("", resume="restart", code=True)
@@ -112,31 +113,32 @@ class TrainConfig:
     save_interval: int = setting(50, at_least=1, resume="same")
     """Iterations between checkpoints."""
     keep_checkpoints: int = setting(3, at_least=1, resume="same")
-    """Newest checkpoints kept whole; older ones are reduced to weights."""
+    """Number of newest checkpoints to keep complete; older ones keep only the weights."""
     keep_best: int = setting(1, at_least=0, resume="same")
-    """Checkpoints kept for the best value of the primary metric in training."""
+    """Number of checkpoints with the best primary metric in training whose weights are never removed."""
     compress_checkpoint: bool = setting(True, resume="same")
-    """Compress checkpoints (losslessly)."""
+    """Compress checkpoints, losslessly."""
     async_checkpoint_queue_size: int = setting(3, at_least=1, resume="same")
-    """Checkpoints that may wait for the disk before training waits."""
+    """Number of checkpoints that may wait to be written; if more are saved, training waits."""
     save_compression_level: int = setting(1, at_least=0, at_most=16, resume="same")
-    """Effort of the checkpoint codecs, 0 (store) to 9 (densest); 10 to 16, which LZ4 files have, mean 9."""
+    """Compression level of checkpoints, 0 (none) to 9 (smallest files); 10 to 16, levels of LZ4, count as 9."""
     save_delta: str = setting("none", choices=("none", "weights_only", "all", "thin"), resume="same")
-    """Store checkpoints as differences (smaller, but lost with their base): none, weights_only (alias thin) or all."""
+    """Which checkpoints to store as differences from another one, smaller but unreadable without it:
+    none, weights_only (older ones, which keep only the weights; alias thin) or all."""
     rollout_save_interval: int = setting(0, at_least=0, resume="same")
-    """Iterations between archived rollouts; 0: none."""
+    """Iterations between rollouts that are saved to disk; 0: save none."""
     rollout_compression_level: int = setting(9, at_least=0, at_most=9, resume="same")
-    """Effort of the codecs of archived rollouts, 0 (store) to 9."""
+    """Compression level of saved rollouts, 0 (none) to 9 (smallest files)."""
     eval_interval: int = setting(0, at_least=0, resume="same")
-    """Iterations between evaluations in the held-out world; 0: none."""
+    """Iterations between evaluations on held-out episodes; 0: no evaluations."""
     eval_episodes: int = setting(256, at_least=1, resume="same")
     """Episodes per evaluation during training."""
     compile: bool = False
-    """Compile the network with torch.compile (pays on CUDA; needs a C++ compiler)."""
+    """Compile the network with torch.compile (faster on CUDA; needs a C++ compiler)."""
 
     @property
     def made_by(self) -> tuple[str | None, list[str]] | None:
-        """The preset and the overrides that `make_config` made this config from; None for a resumed run."""
+        """The preset and the overrides that `make_config` built this config from; None for a resumed run."""
         return vars(self).get("origin")
 
     @property
@@ -150,7 +152,7 @@ class TrainConfig:
 
     @property
     def section(self) -> str:
-        """Name of the algorithm's settings: "ppo", or "algo_config" of a user's own."""
+        """Config section with the algorithm's settings: its name, such as "ppo"; "algo_config" for a user's algorithm."""
         return self.algo if self.algo in ALGORITHMS else "algo_config"
 
     @property
@@ -163,37 +165,47 @@ class TrainConfig:
         return self.replay.steps if self.off_policy else self.algo_settings.rollout_steps
 
     def validate(self) -> None:
-        """Raise ConfigError for settings that do not go together."""
+        """Raise ConfigError if settings contradict each other."""
         learner, off_policy = self.learner, self.off_policy
         if off_policy and self.total_frames <= self.replay.warm_up:
             raise ConfigError(
                 f"total_frames is {self.total_frames:,}, but the first {self.replay.warm_up:,} only fill the replay "
-                "(replay.warm_up): nothing would be learned."
+                "(replay.warm_up), so nothing would be learned: raise total_frames, or lower replay.warm_up."
             )
         if off_policy and self.collect.mode is not CollectMode.sync:
             mode = self.collect.mode.name
-            raise ConfigError(f"collect.mode={mode} is for ppo; algo={self.algo} collects in turns: set it to sync.")
+            raise ConfigError(
+                f"collect.mode={mode} works only with on-policy algorithms such as ppo: with algo={self.algo}, set "
+                "collect.mode=sync."
+            )
         if self.collect.mode is CollectMode.pipelined and not learner.corrects_stale:
             raise ConfigError(
-                f"collect.mode=pipelined gives rollouts of older weights, which algo={self.algo} does not correct for "
-                "(Learner.corrects_stale): use sync or halves."
+                f"collect.mode=pipelined collects with older weights, which algo={self.algo} does not correct for "
+                "(its Learner.corrects_stale is False): set collect.mode=sync or halves."
             )
         if off_policy and self.collect.compression_level:
             raise ConfigError(
-                f"collect.compression_level is for ppo; the replay of algo={self.algo} is compressed anyway."
+                f"collect.compression_level={self.collect.compression_level} works only with on-policy algorithms such as "
+                f"ppo: leave it out, as algo={self.algo} always compresses its replay buffer."
             )
         if self.replay.prioritized and not getattr(learner, "prioritizes", False):
-            raise ConfigError(f"replay.prioritized=true is for dqn; algo={self.algo} samples uniformly.")
+            raise ConfigError(
+                f"replay.prioritized=true works only with algo=dqn, but algo={self.algo}, which samples uniformly: "
+                "set replay.prioritized=false."
+            )
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ConfigError(f"device is {self.device!r}, but must be auto, cpu, cuda or cuda:N.")
         if self.pin_memory and not off_policy:
-            raise ConfigError(f"pin_memory=true is for replay (sac, td3, dqn), which algo={self.algo} does not use.")
+            raise ConfigError(
+                f"pin_memory=true works only with a replay buffer (sac, td3, dqn), but algo={self.algo} has none: "
+                "leave pin_memory out."
+            )
         if self.pin_memory and self.device == "cpu":
-            raise ConfigError("pin_memory=true is for CUDA, but this run is on the CPU: leave it out.")
+            raise ConfigError("pin_memory=true works only on CUDA, but device=cpu: leave pin_memory out.")
 
 
 def config_class(task: Task, algo: str = "ppo") -> type[TrainConfig]:
-    """Return the config class of a task's runs; with an algorithm of the user's own, its settings as `algo_config`."""
+    """Return the config class for a task; a user's own algorithm adds its settings as the section `algo_config`."""
     return _config_class(task, None if algo in ALGORITHMS else find_learner(algo))
 
 
@@ -211,8 +223,8 @@ def make_config(task: Task | str, preset: str | None = None, overrides: Sequence
     """Make the config of a run: the task's defaults, a training preset (by default the algorithm's), then overrides.
 
     Args:
-        preset: Name of a preset of the task, or a YAML file; "" for none. A file says what differs from the preset that
-            its `base` names, by default the algorithm's.
+        preset: Name of a preset of the task, or a YAML file; "" for none. A file holds only the settings that differ from
+            the preset that its `base` names, by default the algorithm's preset.
     """
     task = find_task(task) if isinstance(task, str) else task
     presets: list[Preset] = [(f"training of task {task.name}", task.presets.defaults)] if task.presets.defaults else []
@@ -225,7 +237,11 @@ def make_config(task: Task | str, preset: str | None = None, overrides: Sequence
 
 
 def chosen_algo(presets: Sequence[Preset], overrides: Sequence[str], task: Task, named: Sequence[str] = ()) -> str:
-    """Return the algorithm that overrides or presets choose; ConfigError if it is code that the user did not name."""
+    """Return the algorithm that overrides or presets choose; raise ConfigError if only a file names a user's class.
+
+    Args:
+        named: Further overrides of the user, which may name the class.
+    """
     named_in = [content.get("algo") for _, content in presets]  # NavRL's files have a section of this name
     found = ["ppo", *(algo for algo in named_in if isinstance(algo, str))]
     algo = value_given(overrides, "algo", task.presets.aliases) or found[-1]
@@ -234,32 +250,36 @@ def chosen_algo(presets: Sequence[Preset], overrides: Sequence[str], task: Task,
 
 
 def aliases_of(task: Task) -> dict[str, str]:
-    """Return other names of settings: earlier ones, and the task's."""
+    """Return the setting that each alias stands for: earlier names of settings, and the task's aliases."""
     return {**RENAMED, "num_envs": "env.num_envs", **task.presets.aliases}
 
 
 def groups_of(task: Task) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the presets of env=NAME and hardware=NAME that the task has, by group and name."""
+    """Return the content of the task's presets for env=NAME and hardware=NAME, by group ("env", "hardware") and name."""
     names = {group: task.presets.names(group) for group in ("env", "hardware")}
     return {group: {name: task.presets.load(group, name) for name in found} for group, found in names.items() if found}
 
 
 def preset_layers(task: Task, name: str | None, algo: str | None, above: Sequence[str] = ()) -> list[Preset]:
-    """Return a training preset (None: the algorithm's; "": none) and those it is based on, the lowest first.
+    """Return a training preset and the presets that it is based on, the lowest first.
 
     Args:
-        algo: The user's algorithm, by the built-in one whose policy form it has; None: the preset's.
+        name: Name of a preset, or a YAML file; None: the algorithm's default preset; "": no preset.
+        algo: Policy form of the algorithm that the user chose; None: of the algorithm that the preset sets.
+        above: Names of the presets that are based on this one, to detect a cycle.
     """
     name = task.presets.default(algo or "ppo") if name is None else name
     if not name:
         return []
     if name in above:
-        raise ConfigError(f"{above[-1]} has base: {name}, which is based on it: name another base, or none.")
+        raise ConfigError(
+            f"{above[-1]} has `base: {name}`, but {name} is itself based on {above[-1]}: name another base, or none."
+        )
     content = task.presets.load("train", name)
     is_file = name.endswith((".yaml", ".yml"))
     base = content.pop("base", None if is_file else "")
     if base is not None and not isinstance(base, str):
-        raise ConfigError(f"{name} has base: {base}, but must name a preset, or a YAML file.")
+        raise ConfigError(f"{name} has `base: {base}`, but `base` must be the name of a preset, or a YAML file.")
     if algo is None and isinstance(content.get("algo"), str):
         algo = find_learner(chosen_algo([(name, content)], (), task)).policy_form
     below = preset_layers(task, base, algo, [*above, name])
@@ -267,7 +287,7 @@ def preset_layers(task: Task, name: str | None, algo: str | None, above: Sequenc
 
 
 def settled(cfg: TrainConfig, task: Task, overrides: Sequence[str], opponent_before: str = "") -> TrainConfig:
-    """Replace device `auto` by the device found; drop the ladder if overrides name another env.opponent."""
+    """Replace device=auto by the device found; empty league.ladder if overrides set another env.opponent and no ladder."""
     if cfg.device == "auto":
         cfg.device = "cuda" if torch.cuda.is_available() else "cpu"
     opponent, ladder = (value_given(overrides, key, task.presets.aliases) for key in ("env.opponent", "league.ladder"))
@@ -277,7 +297,7 @@ def settled(cfg: TrainConfig, task: Task, overrides: Sequence[str], opponent_bef
 
 
 def with_named_code(cfg: TrainConfig, overrides: Sequence[str]) -> TrainConfig:
-    """Make references to code hold in any folder; raise ConfigError if a file names code that the user does not name."""
+    """Make file paths in references to code absolute; raise ConfigError if a file names code that `overrides` do not."""
     refuse_code(cfg, overrides)
     make_code_absolute(cfg)
     return cfg
@@ -286,11 +306,11 @@ def with_named_code(cfg: TrainConfig, overrides: Sequence[str]) -> TrainConfig:
 def read_run_config(
     folder: Path, overrides: Sequence[str] = (), task: Task | None = None, named: Sequence[str] = ()
 ) -> tuple[Task, TrainConfig]:
-    """Return the task and the saved config of a run, with overrides.
+    """Return the task of a run, and its saved config changed by overrides.
 
     Args:
-        task: The task, if it is code: a saved config alone may not run any.
-        named: More `key=value` overrides of the user, which name code that may run.
+        task: The run's task. Required if it is the user's own code, which is never run because a file names it.
+        named: Further overrides of the user. They do not change the config, but code that they name may run.
     """
     path = folder / "config.yaml"
     if not path.is_file():

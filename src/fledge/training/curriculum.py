@@ -1,7 +1,7 @@
-"""Curriculum of a run: harder with progress, as the task defines it, or by the opponents that the learner beats (a league).
+"""Curriculum of a run: the task's own, which gets harder with progress, or a league, which adds opponents to beat.
 
-prepare(progress)    before a rollout, while no env is stepping
-learn(policy)        after it, on every rank: take in the results of all ranks; return metrics
+prepare(progress)    is called before each rollout, while no env is stepping
+learn(policy)        is called after it on every rank; adds up the results of all ranks and returns metrics
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fledge.training.ranks import Ranks
 
 
 class Curriculum:
-    """The task's curriculum, a function of progress."""
+    """The task's own curriculum: the difficulty is a function of training progress."""
 
     def __init__(self, task: Task, settings: Any, envs: Sequence[TensorEnv]) -> None:
         self.task, self.settings, self.envs = task, settings, envs
@@ -38,7 +38,7 @@ class Curriculum:
         return {}
 
     def take_new_selves(self) -> dict[int, Mapping[str, Tensor]]:
-        """Return weights of new past selves, to be saved, by their numbers from 1."""
+        """Return the weights of the learner's new copies (past selves) that are not saved yet, numbered from 1."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -49,7 +49,7 @@ class Curriculum:
 
 
 class SelfPlayOpponent(BaseAgent):
-    """The learner with its weights of the rollout's start, exploring as it does. Self-play exposes its weaknesses."""
+    """An opponent that plays as the learner did at the start of the rollout: with its weights, and sampled actions."""
 
     def __init__(self, policy: nn.Module) -> None:
         super().__init__()
@@ -61,7 +61,11 @@ class SelfPlayOpponent(BaseAgent):
 
 
 class LeagueCurriculum(Curriculum):
-    """Puts a league's opponents into every env; `self_play` is first, in a share of episodes that the league ignores."""
+    """Sets a league's opponents in every env.
+
+    Args:
+        self_play: Opponent in the share league.self_play of all episodes, whose results the league does not count.
+    """
 
     def __init__(
         self,
@@ -77,7 +81,10 @@ class LeagueCurriculum(Curriculum):
         worlds = [env.unwrapped for env in envs]
         self.worlds = [world for world in worlds if isinstance(world, OpponentWrapper)]
         if len(self.worlds) != len(worlds):
-            raise ConfigError("A league needs an env with an opponent, but this is self-play: set env.opponent.")
+            raise ConfigError(
+                "league.ladder needs an env with an opponent, but env.opponent is empty, which means self-play: set "
+                "env.opponent, or empty league.ladder."
+            )
         self.league, self.ranks = league, ranks
         names = self.worlds[0].outcomes
         self.columns = [[value for value, name in names.items() if name == wanted] for wanted in ("win", "loss")]
@@ -128,7 +135,7 @@ class LeagueCurriculum(Curriculum):
 def make_curriculum(
     task: Task, cfg: TrainConfig, envs: Sequence[TensorEnv], policy: nn.Module, device: str, ranks: Ranks
 ) -> Curriculum:
-    """Make a league if the config names a ladder, else the task's curriculum."""
+    """Return a league curriculum if the config has a ladder of opponents, else the task's own curriculum."""
     if not cfg.league.ladder:
         return Curriculum(task, cfg.curriculum, envs)
     if task.match.sides != 2:

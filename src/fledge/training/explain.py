@@ -1,4 +1,4 @@
-"""`--help-config`: every setting as it would be used, with its meaning, its limits, and where its value comes from."""
+"""`--help-config`: list every setting with the value it would have, its meaning, its limits and the value's origin."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fledge.training.config import make_config, read_run_config
 def explain_training(
     tasks: Sequence[str], preset: str | None, overrides: Sequence[str], resume: Path | None = None
 ) -> Iterator[str]:
-    """Yield lines on every setting of a training."""
+    """Yield the lines of `fledge train --help-config`: every setting of the training that these arguments describe."""
     task = find_task(tasks[0]) if tasks else None
     if resume is not None:
         task, saved = read_run_config(resume, [], task, named=overrides)
@@ -37,7 +37,7 @@ def explain_training(
 def explain_world(
     policies: Sequence[str], task_name: str | None, env_preset: str | None, overrides: Sequence[str]
 ) -> Iterator[str]:
-    """Yield lines on every setting of the env that a policy would be evaluated in."""
+    """Yield the lines of `fledge eval --help-config`: every setting of the env in which the policy would be evaluated."""
     task = find_task(task_name) if task_name else None
     if policies:
         policy = load_policy(policies[0], task)

@@ -1,4 +1,4 @@
-"""`init_from`: start a run from the weights of another policy, with the shape of its network."""
+"""`init_from`: start a run from the weights of another policy, with the same network."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ def read_initial_policy(name: str, task: Task) -> dict[str, Any]:
     """Return the entries of the policy that `init_from` names: a run, a policy file, or another project's weights."""
     entries = read_entries(name, task)
     if entries is None:
-        raise ConfigError(f"init_from={name} is not a run, a policy file or a shipped policy.")
+        raise ConfigError(
+            f"init_from={name} does not exist: pass a run's folder, a policy file, or the name of a shipped policy."
+        )
     return entries
 
 
 def take_network(task: Task, cfg: TrainConfig, overrides: Sequence[str] = ()) -> list[str]:
-    """Set `policy.*` to the network that `init_from` holds; return what that changed, as key=value.
+    """Set `policy.*` to the network of the policy that `init_from` names; return the changed settings as key=value.
 
-    Raise ConfigError if the user's own `overrides` contradict it, or this algorithm needs another network in this env.
+    Raises:
+        ConfigError: The user's own `overrides` contradict that network, or the algorithm needs another one in this env.
     """
     entries = read_initial_policy(cfg.init_from, task)
     found, asked, taken = entries["policy"], {word.partition("=")[0].strip() for word in overrides}, []
@@ -38,7 +41,11 @@ def take_network(task: Task, cfg: TrainConfig, overrides: Sequence[str] = ()) ->
             continue
         shown = value.name if isinstance(value, enum.Enum) else value
         if f"policy.{key}" in asked:
-            raise ConfigError(f"init_from={cfg.init_from} has policy.{key}={shown}: leave policy.{key} out.")
+            given = getattr(cfg.policy, key)
+            raise ConfigError(
+                f"policy.{key} is {given.name if isinstance(given, enum.Enum) else given}, but the policy of "
+                f"init_from={cfg.init_from} has {shown}: leave policy.{key} out to take over its value."
+            )
         setattr(cfg.policy, key, value)
         taken.append(f"policy.{key}={shown}")
     try:
@@ -46,7 +53,7 @@ def take_network(task: Task, cfg: TrainConfig, overrides: Sequence[str] = ()) ->
     except ConfigError as error:
         raise ConfigError(f"init_from={cfg.init_from} does not fit: {error} {how_to_fit(task, found)}") from error
     if odd := [key for key in wanted if key in found and found[key] != wanted[key]]:
-        parts = ", ".join(f"{key} {found[key]} (this run: {wanted[key]})" for key in odd)
+        parts = ", ".join(f"{key} {found[key]} (this run needs {wanted[key]})" for key in odd)
         raise ConfigError(f"init_from={cfg.init_from} does not fit: its network has {parts}. {how_to_fit(task, found)}")
     load_weights(task.policy.build(wanted), entries["model"], cfg.init_from)
     return taken
@@ -70,7 +77,7 @@ def other_env(task: Task, cfg: TrainConfig) -> str:
 
 
 def how_to_fit(task: Task, description: Mapping[str, Any]) -> str:
-    """Return a sentence on the training preset whose algorithm and env need the network of a description."""
+    """Return a sentence that names a training preset which can continue from a policy with this description."""
     for taken in (False, True):  # a preset with this very network, else one that can take it over
         for name in task.presets.names("train"):
             cfg = make_config(task, name)
@@ -83,7 +90,7 @@ def how_to_fit(task: Task, description: Mapping[str, Any]) -> str:
 
 
 def network_settings(policy: Any, description: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of `policy.*` that a description holds."""
+    """Return the `policy.*` settings that are in the description of a policy."""
     told = {field.name: description[field.name] for field in dataclasses.fields(policy) if field.name in description}
     for name, value in list(told.items()):
         kind = type(getattr(policy, name))

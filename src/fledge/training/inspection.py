@@ -26,13 +26,14 @@ FEW, LONGEST = 40, 100  # rows that are listed without --all, and characters of 
 
 
 def inspect_target(name: str, task: Task | None = None) -> dict[str, Any]:
-    """Describe a file, recording, shipped policy or run's newest checkpoint, JSON-able.
+    """Return a JSON-able description of a file, a recording, a shipped policy, or a run and its newest checkpoint.
 
     Args:
-        task: The task, if it is code, so that its defaults are known.
+        name: Path of a file or folder, or name of a shipped policy.
+        task: The task. Pass it if it is your own code, so that settings can be compared with its defaults.
 
     Raises:
-        ConfigError: A folder is no run.
+        ConfigError: The folder holds no checkpoints.
     """
     path = find_policy_file(name) or Path(name)
     if means_recording(path):
@@ -43,7 +44,7 @@ def inspect_target(name: str, task: Task | None = None) -> dict[str, Any]:
         path = path.parent
     entries = CheckpointHistory(path / "checkpoints").entries() if (path / "checkpoints").is_dir() else []
     if not entries:
-        raise ConfigError(f"{path} holds no checkpoints: give a run, a checkpoint, or a shipped policy's name.")
+        raise ConfigError(f"{path} holds no checkpoints: pass a run, a checkpoint, or a shipped policy's name.")
     rows = [
         {"file": e.path.name, "step": e.step, "metric": e.metric, "whole": not e.weights_only, "bytes": e.bytes}
         for e in entries
@@ -55,7 +56,7 @@ def inspect_target(name: str, task: Task | None = None) -> dict[str, Any]:
 
 
 def describe_file(path: Path, task: Task | None = None) -> dict[str, Any]:
-    """Describe a checkpoint: its entries and its metadata."""
+    """Return a description of a checkpoint file: its entries and its metadata."""
     found = inspect_checkpoint(path)
     state = load_checkpoint(path, keys=[f"{fact}?" for fact in FACTS])
     note: Any = found["metadata"].get("history") or {}
@@ -65,9 +66,10 @@ def describe_file(path: Path, task: Task | None = None) -> dict[str, Any]:
 
 
 def changed_from_defaults(found: Mapping[str, Any], task: Task | None = None) -> dict[str, Any]:
-    """Return `changed`, the settings that differ from the defaults, of a run or of a policy's env.
+    """Return the settings of a run, or of a policy's env, that differ from the defaults, as the entry `changed`.
 
-    A task that is code is not run unless the user names it: then its own settings are in `unknown`, and the others compared.
+    If the task is a user's code that was not passed, it is not run: the entry `unknown` then holds the settings whose
+    defaults are in that code.
     """
     world = {f"env.{key}": value for key, value in (found.get("world") or {}).get("env", {}).items()}
     settings = dict(found.get("config") or world)
@@ -88,7 +90,7 @@ def changed_from_defaults(found: Mapping[str, Any], task: Task | None = None) ->
 
 
 def render(found: Mapping[str, Any], everything: bool = False) -> Iterator[str]:
-    """Yield lines of text, about one screen.
+    """Yield a description as lines of text, about one screen.
 
     Args:
         everything: List every tensor and plain value, however many there are.
@@ -117,7 +119,7 @@ def render(found: Mapping[str, Any], everything: bool = False) -> Iterator[str]:
 
 
 def headlines(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what the file is, a line for each fact."""
+    """Yield the first lines: what the file is, how long it was trained, how the run was started, and its policy."""
     if "run" in found:
         yield f"{found['run']}: run of the task {found.get('task', '?')}; its newest checkpoint is {Path(found['path']).name}"
     else:
@@ -146,7 +148,7 @@ def kind_of(found: Mapping[str, Any]) -> str:
 
 
 def policy_text(policy: Mapping[str, Any]) -> str:
-    """Return the description of a policy on one line; specs as their shapes."""
+    """Return a policy's description on one line; tensor specs are shown as their shapes."""
     return ", ".join(f"{key}={spec_text(value)}" for key, value in policy.items())
 
 
@@ -159,7 +161,7 @@ def spec_text(value: Any) -> str:
 
 
 def contents(found: Mapping[str, Any], everything: bool) -> Iterator[str]:
-    """Yield the metadata, plain values and tensors; many are summed up by the first part of their names."""
+    """Yield lines on the metadata, plain values and tensors; if there are many, one line per first part of their names."""
     metadata = {key: value for key, value in found["metadata"].items() if key not in ("history", "rollout") and value}
     plain = {k: v for k, v in found["values"].items() if k.split("/")[0] not in FACTS}
     if "rollout" in found["metadata"]:  # the shape is in the first line
@@ -182,7 +184,7 @@ def contents(found: Mapping[str, Any], everything: bool) -> Iterator[str]:
 
 
 def groups(tensors: Sequence[Mapping[str, Any]], plain: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Yield one row for each first part of the names: how many tensors and values, and their bytes."""
+    """Yield a table row for each first part of the names: its tensors, plain values, bytes in memory and bytes stored."""
     first = [row["name"].split("/")[0] for row in tensors]
     for name in dict.fromkeys([*first, *(key.split("/")[0] for key in plain)]):
         mine = [row for row, group in zip(tensors, first, strict=True) if group == name]
@@ -208,7 +210,7 @@ def wrapped(words: Iterator[str], width: int = 78) -> Iterator[str]:
 
 
 def values(title: str, found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield plain values, one per line; shorten long ones."""
+    """Yield a title and one line for each plain value, which is shortened if it is long."""
     if found:
         yield f"{title}:"
     for key, value in found.items():

@@ -1,4 +1,4 @@
-"""Checks of what a learner returns: a user's own may break the contract of `learn/base.py`."""
+"""Checks of what a learner returns, as a user's own learner may break the contract of `learn/base.py`."""
 
 from __future__ import annotations
 
@@ -15,19 +15,24 @@ from fledge.learn.registry import ALGORITHMS
 
 
 def check_state(state: Any, what: str, reserved: Collection[str] = ()) -> dict[str, Any]:
-    """Return a learner's state; raise InputError unless it is a dict without names that the run uses itself."""
+    """Return a learner's state; raise InputError if it is not a dict, or has an entry with a reserved name.
+
+    Args:
+        what: Method that returned the state, for the error.
+        reserved: Names that the run uses itself.
+    """
     if not isinstance(state, dict) or (taken := [name for name in reserved if name in state]):
         got = (
-            f"has {', '.join(taken)}, which the run uses itself"
+            f"has the entries {', '.join(taken)}, whose names the run uses itself: rename them"
             if isinstance(state, dict)
-            else f"is {type(state).__name__}"
+            else f"returned a {type(state).__name__}, but must return a dict"
         )
-        raise InputError(f"{what} {got}: return a dict with other names.")
+        raise InputError(f"{what} {got}.")
     return state
 
 
 def check_weights(policy: nn.Module, algo: str, iteration: int) -> None:
-    """Raise NumericsError if a policy has weights that are not finite: they must not replace a checkpoint that is."""
+    """Raise NumericsError if a policy has NaN or infinite weights, which must not replace a good checkpoint."""
     if bad := [name for name, weight in policy.named_parameters() if not bool(torch.isfinite(weight).all())]:
         raise NumericsError(
             f"NaN or infinity in the weights {', '.join(bad[:3])} after iteration {iteration} with algo={algo}. They were "
@@ -36,7 +41,7 @@ def check_weights(policy: nn.Module, algo: str, iteration: int) -> None:
 
 
 def learner_error(algo: str, error: Exception) -> Exception:
-    """Return the error to raise where a learner failed: one sentence for a user's own, the error itself for ours."""
+    """Return the error to raise if a learner fails: one sentence for a user's algorithm, the error itself for ours."""
     if algo in ALGORITHMS:
         return error
     where = [line for line in traceback.extract_tb(error.__traceback__) if line.filename in algo]
@@ -45,17 +50,18 @@ def learner_error(algo: str, error: Exception) -> Exception:
 
 
 def check_report(losses: Any, algo: str, reserved: set[str]) -> dict[str, float]:
-    """Return a learner's metrics as floats; raise where they break the contract of `Learner.update`."""
+    """Return a learner's metrics as floats; raise InputError or NumericsError if they break `Learner.update`'s contract."""
     if not isinstance(losses, Mapping) or not all(isinstance(name, str) for name in losses):
-        raise InputError(f"update() of algo={algo} must return metrics by name, but returned {type(losses).__name__}.")
+        got = "a dict with other keys" if isinstance(losses, Mapping) else f"a {type(losses).__name__}"
+        raise InputError(f"update() of algo={algo} must return a dict of numbers by name (str), but returned {got}.")
     if taken := reserved & set(losses):
         raise InputError(
-            f"update() of algo={algo} returned {', '.join(sorted(taken))}, which the run logs itself: rename."
+            f"update() of algo={algo} returned the metrics {', '.join(sorted(taken))}, which the run logs itself: rename them."
         )
     try:
         report = {name: float(value) for name, value in losses.items()}
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"update() of algo={algo} must return one number per name: {error}.") from error
+        raise InputError(f"update() of algo={algo} must return one number for each name: {error}.") from error
     if bad := [name for name, value in report.items() if not math.isfinite(value)]:
-        raise NumericsError(f"NaN or infinity in {', '.join(bad)} while learning with algo={algo}.")
+        raise NumericsError(f"NaN or infinity in the metrics {', '.join(bad)} while learning with algo={algo}.")
     return report

@@ -1,8 +1,8 @@
 """Frame capture: record a few envs of rank 0 while a training runs, for `fledge watch`.
 
 A viewer touches RUN/live/watch (`request_frames`) while a page is open. While that file is recent, the training records a few
-envs that share a stage into RUN/live/NUMBER.frec, on the recording's own thread; the last two files are kept. Nothing that is
-computed depends on being recorded.
+envs on one map into RUN/live/NUMBER.frec, on the recording's own thread; the last two files are kept. Recording does not
+change the results of the training.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fledge.tasks.base import Task
 logger = logging.getLogger("fledge.train")
 FOLDER, SIGN, ENDING = "live", "watch", ".frec"
 CHECK_S = 1.0  # between two checks for a viewer
-FRESH_S = 12.0  # for which a request counts, also from a page on a busy machine
+FRESH_S = 12.0  # how long a request is valid; long enough for a page on a busy machine to repeat it
 FLUSH_S = 0.6  # between two writes of frames
 FOLLOWED = 4  # envs at once
 FRAMES_S = 15.0  # frames per second of each, about: a fast training shows every second or third decision
@@ -41,7 +41,7 @@ KEPT = 2  # files
 
 
 def request_frames(run: Path) -> None:
-    """Ask the training in a run's folder to record for the next seconds; never writes through a link."""
+    """Ask the training in a run's folder to record for the next FRESH_S seconds; never write through a symbolic link."""
     sign = run / FOLDER / SIGN
     with contextlib.suppress(OSError):  # a run that we may only read is shown without frames
         sign.parent.mkdir(exist_ok=True)
@@ -50,12 +50,12 @@ def request_frames(run: Path) -> None:
 
 
 def newest_capture(run: Path) -> Path | None:
-    """Return the recording that a training is writing, or wrote last."""
+    """Return the live recording that a training is writing or wrote last; None if there is none."""
     return next(reversed(capture_files(run / FOLDER)), None)
 
 
 def capture_files(folder: Path) -> list[Path]:
-    """Return the recordings in a folder by number; links are left out, as they may lead anywhere."""
+    """Return the live recordings in a folder, sorted by number, without symbolic links, which may lead anywhere."""
     if folder.is_symlink():
         return []
     return sorted(path for path in folder.glob(f"*{ENDING}") if path.stem.isdigit() and not path.is_symlink())
@@ -65,7 +65,7 @@ def capture_files(folder: Path) -> list[Path]:
 
 
 class RecordingWrapper(EnvWrapper):
-    """An env whose steps may be recorded."""
+    """An env that passes every step to a `FrameCapture`."""
 
     def __init__(self, env: TensorEnv, capture: FrameCapture) -> None:
         super().__init__(env)
@@ -82,7 +82,7 @@ class RecordingWrapper(EnvWrapper):
 
 
 class FrameCapture:
-    """Records a few envs while a viewer asks for it. `folder` is the run's; None: do not record."""
+    """Records a few envs while a viewer asks for frames; `folder` is the run's folder, or None to record nothing."""
 
     def __init__(self, task: Task, env: TensorEnv, facts: Mapping[str, Any] | None = None) -> None:
         self.task, self.env, self.facts = task, env, dict(facts or {})
@@ -102,7 +102,7 @@ class FrameCapture:
         return self._writer is not None
 
     def after_step(self, out: TensorDict) -> None:
-        """Record a step if a viewer asks for it; costs a comparison otherwise, and a look at a file once a second."""
+        """Record a step if a viewer asks for frames; otherwise only compare times, and check a file once a second."""
         now = time.monotonic()
         self._steps += 1
         try:
@@ -120,7 +120,7 @@ class FrameCapture:
             self.close()
 
     def close(self) -> None:
-        """Finish the file."""
+        """Finish the recording that is being written, if any."""
         writer, self._writer = self._writer, None
         if writer is not None:
             with contextlib.suppress(FledgeError, ValueError):
@@ -164,7 +164,7 @@ class FrameCapture:
             old.unlink(missing_ok=True)
 
     def _capture(self, out: TensorDict, now: float) -> None:
-        """End finished episodes, begin missing ones, and add a frame of each."""
+        """End finished episodes in the recording, begin new ones in their place, and add a frame to each."""
         writer = self._writer
         assert writer is not None
         if self._open:
@@ -187,7 +187,7 @@ class FrameCapture:
             writer.flush()
 
     def _write_frames(self, writer: RecordingWriter) -> None:
-        """Give the writer all frames since the last call; the open episodes were the same in all of them."""
+        """Pass all frames since the last call to the writer; the open episodes must not have changed since then."""
         frames, self._unwritten = self._unwritten, []
         if not frames:
             return
@@ -208,7 +208,7 @@ class FrameCapture:
                 writer.end(self._open.pop(env), name or "over", float(total))
 
     def _follow_more(self, writer: RecordingWriter) -> None:
-        """Follow up to FOLLOWED envs, all on one stage; choose another stage when that one is empty."""
+        """Record more envs, up to FOLLOWED, all on one stage (map); choose another stage when no env is on that one."""
         if len(self._open) >= FOLLOWED:
             return
         stages = self.task.view.stage_of(self.env.unwrapped).cpu()[:: self.env.group]

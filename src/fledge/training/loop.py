@@ -37,7 +37,7 @@ def train(
     quiet: bool = False,
     on_interrupt: Callable[[], None] | None = None,
 ) -> dict[str, float]:
-    """Train to the end of the config (or a signal) and return the last metrics.
+    """Train for as long as the config says, or until a signal, and return the metrics of the last iteration.
 
     Rank 0 writes the run's folder; all ranks learn. A stopped or killed run continues with `resume`.
 
@@ -87,9 +87,9 @@ def train(
 
 
 def start_run(run: TrainingState, folder: Path, resume: bool, quiet: bool = False) -> RunOutputs | None:
-    """Load the newest checkpoint (resume) or the weights to start from, on every rank; return rank 0's outputs.
+    """Load the newest checkpoint (to resume) or the weights to start from, on every rank; return the outputs on rank 0.
 
-    A start that fails leaves no folder behind.
+    If the start fails, a folder that it created is removed.
     """
     outputs: RunOutputs | None = None
     try:
@@ -108,7 +108,7 @@ def start_run(run: TrainingState, folder: Path, resume: bool, quiet: bool = Fals
 
 
 def take_state(run: TrainingState, state: dict[str, Any] | None, resume: bool) -> str:
-    """Load a saved state into a run; return what to print about it."""
+    """Load a saved state into a run; return a sentence about it for the user."""
     if state is None:
         return ""
     if not resume:
@@ -127,9 +127,9 @@ def take_state(run: TrainingState, state: dict[str, Any] | None, resume: bool) -
 
 @contextlib.contextmanager
 def stop_on_signals(quiet: bool = False) -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether Ctrl-C or SIGTERM came. A second Ctrl-C raises KeyboardInterrupt.
+    """Yield a function that returns whether Ctrl-C or SIGTERM was received. A second Ctrl-C raises KeyboardInterrupt.
 
-    Outside the main thread, which alone may handle signals, it always returns False.
+    Outside the main thread, where Python cannot handle signals, the function always returns False.
     """
     came: list[int] = []
     if threading.current_thread() is not threading.main_thread():

@@ -17,13 +17,13 @@ from fledge.tasks.base import Task
 from fledge.tasks.policy_factory import env_specs
 from fledge.training.config import CollectMode, TrainConfig
 
-BLOCKS = 4  # of iterations, in each of which the memory must grow
+BLOCKS = 4  # number of blocks of iterations over which the memory must grow to count as a leak
 GROWTH_MB, GROWTH_SHARE = 64.0, 0.02  # growth over these blocks that counts as a leak: both must be exceeded
 RESULTS = 64  # bytes of a decision besides what was observed: action, values, reward, flags
 
 
 def check_memory(task: Task, cfg: TrainConfig, ranks: int) -> None:
-    """Raise MemoryBudgetError if the rollouts that are held at once would not fit."""
+    """Raise MemoryBudgetError if the rollouts that are in memory at the same time would not fit."""
     if cfg.off_policy:
         return
     device = torch.device(cfg.device)
@@ -40,7 +40,7 @@ def check_memory(task: Task, cfg: TrainConfig, ranks: int) -> None:
 
 
 def advice(task: Task, cfg: TrainConfig, share: float) -> str:
-    """Return which settings to lower, and how far, to need only this share of the memory."""
+    """Return which settings to lower, and how far, so that training needs only this share of the memory."""
     fewer = max(task.match.sides, int(cfg.env.num_envs * share) // task.match.sides * task.match.sides)
     length = "replay.steps" if cfg.off_policy else f"{cfg.section}.rollout_steps"
     small = ", or take hardware=small" if "small" in task.presets.names("hardware") else ""
@@ -63,10 +63,10 @@ def memory_sentence(task: Task, cfg: TrainConfig) -> Iterator[None]:
 
 
 class MemoryWatch:
-    """Detects a leak: memory that grows from each of some blocks of iterations to the next.
+    """Detects a memory leak: memory that grows over BLOCKS blocks of iterations, from each block to the next.
 
-    The first time, unreachable objects are collected and freed memory is returned to the system; if the memory then grows
-    again, `add` returns a warning.
+    The first time, `add` only collects unreachable objects and returns freed memory to the system; if the memory then
+    grows again, it returns a warning.
 
     Args:
         block: Iterations in a block.
@@ -79,7 +79,7 @@ class MemoryWatch:
         self.cleaned = False
 
     def add(self, iteration: int, memory_mb: float) -> str:
-        """Note the memory of an iteration; return a warning if it shows a leak, else ""."""
+        """Add the memory in use at an iteration; return a warning if the memory shows a leak, else ""."""
         self.seen.append(memory_mb)
         if len(self.seen) < self.block:
             return ""

@@ -1,7 +1,7 @@
-"""NaN while learning: a dump of the update that produced it, and its repetition.
+"""NaN while learning: write the update that produced it to a file (a dump), and repeat it from there.
 
-The dump is an ordinary checkpoint: the policy's description, the run's settings, the learner (weights, optimisers,
-random state) before the update, and what it learned from: PPO's rollout, or the batches drawn from replay.
+The dump is an ordinary checkpoint. It holds the policy's description, the run's settings, the learner (weights,
+optimisers, random state) before the update, and the data of the update: PPO's rollout, or the batches from replay.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fledge.training.run import TrainingState, make_learner
 
 
 def dump_update(run: TrainingState, folder: Path, error: NumericsError) -> NumericsError:
-    """Write the update that failed, and return the error with the file's name."""
+    """Write the update that failed to a file, and return the error with the name of that file."""
     if error.dump is not None or error.cause is None:  # the env's NaN guard has written its own
         return error
     path = folder / f"nan_dump_iteration{run.iteration}_rank{run.ranks.rank}.fledge"
@@ -31,15 +31,18 @@ def dump_update(run: TrainingState, folder: Path, error: NumericsError) -> Numer
 
 
 def replay_update(path: str | Path, task: Task | None = None, algo: str = "") -> dict[str, float]:
-    """Repeat a dumped update on one rank and return its losses; raises NumericsError if it fails again.
+    """Repeat a dumped update on one rank and return its losses; raise NumericsError if it fails again.
 
     Args:
-        task: The task, if it is code: a file alone may not run any.
-        algo: The algorithm, if it is code.
+        task: The run's task. Required if it is your own code, which is never run because a file names it.
+        algo: The run's algorithm. Required if it is your own code.
     """
     state: dict[str, Any] = load_checkpoint(path)
     if not isinstance(state, dict) or not {"learner", "policy", "config", "progress"} <= set(state):
-        raise FormatError(f"{path} is not a dump of an update: it lacks learner, policy, config or progress.")
+        raise FormatError(
+            f"{path} is not a dump of an update, as it lacks the entry learner, policy, config or progress: pass a file "
+            "nan_dump_iteration*.fledge."
+        )
     task = task or find_named_task(str(state["config"]["task"]), asked_by=str(path))
     kind = config_class(task, chosen_algo([("", state["config"])], (), task, named=[f"algo={algo}"]))
     cfg = build_config(kind, [(str(path), state["config"])], (), aliases_of(task))

@@ -39,7 +39,7 @@ RECENT = 20  # iterations that the recent primary metric averages over
 
 
 class RunOutputs:
-    """Logs, evaluations, checkpoints and archives of a run; rank 0 has one, closed at its end."""
+    """Writes the logs, evaluations, checkpoints and rollout archives of a run; only rank 0 has this object."""
 
     def __init__(self, run: TrainingState, folder: Path, quiet: bool = False) -> None:
         cfg = run.cfg
@@ -74,7 +74,7 @@ class RunOutputs:
                 print_model_info(run.policy)
 
     def write_config(self) -> None:
-        """Write config.yaml; from here on the folder holds a run."""
+        """Write config.yaml, which makes the folder a run, and run.json; allow live recording from here on."""
         path = self.folder / "config.yaml"
         OmegaConf.save(OmegaConf.structured(self.run.cfg), path.with_suffix(".new"))
         path.with_suffix(".new").replace(path)
@@ -82,7 +82,7 @@ class RunOutputs:
         self.run.recorder.capture.folder = self.folder
 
     def write_info(self) -> None:
-        """Write run.json: the command, the preset, the machine, and the settings that differ from the defaults."""
+        """Write run.json, or update it on resume: command, preset, machine, and settings that differ from the defaults."""
         cfg, task = self.run.cfg, self.run.task
         defaults = {**flat_settings(type(cfg)()), "device": cfg.device}  # auto is resolved by now
         changed = {key: value for key, value in self.run.settings.items() if defaults.get(key) != value}
@@ -95,7 +95,7 @@ class RunOutputs:
         write_run_info(self.folder, command, chosen, changed, usual, str(self.run.device))
 
     def load(self, resume: bool) -> dict[str, Any] | None:
-        """Return the state to start from, if any; open the metric files at the right step."""
+        """Open the loggers; return the state to start from (the newest checkpoint, or the policy of init_from) or None."""
         cfg = self.run.cfg
         state = None
         if resume and self.history.is_empty:
@@ -119,13 +119,16 @@ class RunOutputs:
         return state
 
     def begin(self, text: str) -> None:
-        """Print how the run begins, and show its progress from there."""
+        """Start the progress display at the present iteration, and print `text`, which says how the run begins."""
         self.console.resume(self.run.iteration, self.run.total_iterations)
         if text:
             self.console.say(text)
 
     def evaluate(self, metrics: dict[str, float], monitor: PerformanceMonitor) -> None:
-        """Every `eval_interval` iterations, evaluate on held-out maps and seeds; other ranks wait meanwhile."""
+        """Every `eval_interval` iterations, evaluate on held-out maps and seeds and add the results to `metrics`.
+
+        Other ranks wait meanwhile.
+        """
         cfg, task = self.run.cfg, self.run.task
         if not cfg.eval_interval or self.run.iteration % cfg.eval_interval:
             return
@@ -178,7 +181,7 @@ class RunOutputs:
                 self.rollouts.save(whole, self.run.iteration)
 
     def save(self, state: dict[str, Any]) -> None:
-        """Save a state of the run, in the background with the other ranks' parts."""
+        """Save the state of the run with the other ranks' parts, in the background."""
         for number, weights in self.run.curriculum.take_new_selves().items():
             policy = {**{name: state[name] for name in ENTRIES}, "model": weights}
             self.saver.save_async(policy, past_self_file(self.folder, number))
@@ -188,7 +191,7 @@ class RunOutputs:
         self.newest = self.history.save(state, self.run.iteration, metric=metric, complete=complete)
 
     def finish(self, metrics: dict[str, float]) -> dict[str, float]:
-        """Wait until everything is on disk and print how to continue; raises if the last checkpoint failed."""
+        """Wait until all files are on disk, print how to continue, and return `metrics`; raise if the last save failed."""
         self.saver.shutdown()
         if self.newest is not None:
             self.newest.wait()
@@ -197,7 +200,7 @@ class RunOutputs:
         return metrics
 
     def ending(self) -> str:
-        """Return what was saved, and the commands that continue from it."""
+        """Return a text that says where the run was saved, and the commands to continue and to evaluate it."""
         run = self.run
         code = is_code(run.task.reference)  # is run only where someone names it
         resume = f"fledge train {run.task.reference + ' ' if code else ''}--resume {self.folder}"
@@ -212,7 +215,7 @@ class RunOutputs:
         return f"Stopped: {at}.\n  continue:  {resume}\n  evaluate:  {evaluate}"
 
     def close(self, discard: bool = False) -> None:
-        """Finish everything; `discard` removes what a failed start has written."""
+        """Close the saver and the loggers; `discard`, for a failed start, also removes a folder that this run created."""
         self.console.close()
         with contextlib.suppress(FledgeError):
             self.saver.shutdown()
@@ -223,7 +226,7 @@ class RunOutputs:
 
 
 def mean_episodes(iterations: list[dict[str, float]]) -> dict[str, float | None]:
-    """Average over the episodes that ended in some iterations; None if none did."""
+    """Return the number of episodes that ended in these iterations, and means over them; a mean is None without episodes."""
     episodes = sum(row["episodes"] for row in iterations)
     names = [name for name in iterations[0] if name != "episodes"]
     sums = {name: sum(row[name] * row["episodes"] for row in iterations) for name in names}
@@ -231,7 +234,7 @@ def mean_episodes(iterations: list[dict[str, float]]) -> dict[str, float | None]
 
 
 def memory_metrics(device: str | torch.device) -> dict[str, float]:
-    """Return the memory of this process, and what it allocated on its GPU, in megabytes."""
+    """Return the memory that this process uses, and the memory that it allocated on its GPU, in megabytes."""
     held = resident_bytes()
     found = {} if held is None else {"memory_mb": held / 1e6}
     if torch.device(device).type == "cuda":
@@ -240,7 +243,7 @@ def memory_metrics(device: str | torch.device) -> dict[str, float]:
 
 
 def checkpoint_metrics(stats: Mapping[str, Any]) -> dict[str, float]:
-    """Return the saver's metrics that have a value already."""
+    """Return the checkpoint saver's statistics as metrics, without those that have no value yet."""
     names = [
         "saves",
         "failures",

@@ -1,9 +1,9 @@
-"""RankParts: bring every rank's part of a checkpoint to rank 0, in the background.
+"""RankParts: send every rank's part of a checkpoint to rank 0, in the background.
 
 When a run saves, each rank copies its own part and continues at once. The other ranks send their copies from a thread; rank 0
 receives them in the saver's writing thread, just before it writes the file. The transfers have a process group of their own,
 so that they never mix with the training's collectives. Every part has the number of its iteration: if rank 0 could not save an
-earlier checkpoint, it discards the parts that were meant for it.
+earlier checkpoint, it discards the parts of that checkpoint.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from fledge.storage.saving.staging import Stager
 from fledge.storage.saving.staging_buffer import StagingBuffer, padded
 from fledge.training.ranks import Ranks
 
-CLOSE_S = 60.0  # how long `close` waits for parts under way
+CLOSE_S = 60.0  # how long `close` waits for parts that are being sent
 
 
 class RankParts:
-    """Transfers parts between the ranks of a run; every rank has one, made at the same time."""
+    """Sends parts of checkpoints to rank 0; every rank must create this object at the same point of the program."""
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
@@ -45,7 +45,7 @@ class RankParts:
                 self._thread.start()
 
     def send(self, part: Any, iteration: int) -> None:
-        """Copy this rank's part and send it to rank 0; for all other ranks."""
+        """Copy this rank's part and send it to rank 0 in the background; called on every rank but 0."""
         node, leaves = flatten(part)
         events = self._stager.prepare(leaves)
         try:
@@ -57,7 +57,7 @@ class RankParts:
         self._to_send.put((iteration, node, leaves, buffer))
 
     def receiver(self, iteration: int) -> Complete | None:
-        """Return the function with which rank 0's saver adds the other ranks' parts; None if there are none."""
+        """Return the function with which rank 0's saver adds the other ranks' parts; None if there are no other ranks."""
 
         def complete(node: Node, leaves: Sequence[Leaf]) -> tuple[Node, Sequence[Leaf]]:
             entries, leaves = [*node["dict"]["ranks"]], list(leaves)
@@ -99,12 +99,12 @@ class RankParts:
         return node, leaves
 
     def close(self) -> None:
-        """Finish the transfers under way."""
+        """Wait until all parts are sent, but at most CLOSE_S seconds."""
         if self._thread is not None:
             self._to_send.put(None)
             self._thread.join(CLOSE_S)
 
 
 def content_size(leaves: Sequence[Leaf]) -> int:
-    """Return the bytes that leaves take in a staging buffer."""
+    """Return the number of bytes that leaves (the tensors of a state) take in a staging buffer."""
     return sum(padded(leaf.nbytes) for leaf in leaves)

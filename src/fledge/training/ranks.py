@@ -31,18 +31,18 @@ from fledge.core.machine import default_threads, pick_device, torch_threads
 from fledge.core.parent_process import when_parent_ends
 
 T = TypeVar("T")
-TOLD = "FLEDGE_CHILD"  # in the environment of a rank that we started: the file that it leaves its error in,
-PARENT = "FLEDGE_PARENT"  # and the process that started it
-POLL_S = 0.02  # between two looks for ranks that come
+TOLD = "FLEDGE_CHILD"  # environment variable of a rank that we started: the file to which it writes its error,
+PARENT = "FLEDGE_PARENT"  # and the id of the process that started it
+POLL_S = 0.02  # between two checks whether a rank has connected
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process's place among those of the run."""
+    """This process's rank, and the number of ranks of the run."""
 
     rank: int = 0
     size: int = 1
-    local: int = 0  # place among the ranks on this machine
+    local: int = 0  # number among the ranks on this machine
 
     @property
     def is_first(self) -> bool:
@@ -55,7 +55,10 @@ class Ranks:
         return values
 
     def together(self, work: Callable[[], T]) -> T:
-        """Do what may fail on any rank: if it does, rank 0 raises the first error, and the others exit silently."""
+        """Call `work` on every rank and return its result; if it fails anywhere, rank 0 raises, and the others exit.
+
+        Rank 0 raises its own error, or else the first error of another rank. The others exit without a message.
+        """
         result, error = None, None
         try:
             result = work()
@@ -74,7 +77,7 @@ class Ranks:
         return result  # type: ignore[return-value]
 
     def gather(self, item: Any) -> list[Any]:
-        """Return every rank's item, in order, on rank 0; an empty list elsewhere."""
+        """Return every rank's item, in the order of ranks, on rank 0; return an empty list on other ranks."""
         if self.size == 1:
             return [item]
         items: list[Any] = [None] * self.size
@@ -91,7 +94,7 @@ class Ranks:
 
 
 def default_ranks(device: str, num_envs: int = 0) -> int:
-    """Return one rank per GPU, or per CPU core; fewer if `num_envs` is not a multiple."""
+    """Return the number of GPUs, or of CPU cores on a CPU; a smaller number if it does not divide `num_envs`."""
     gpus = torch.cuda.device_count()
     most = default_threads() if pick_device(device, gpus) == "cpu" else 1 if device.startswith("cuda:") else gpus
     return next(size for size in range(most, 0, -1) if num_envs % size == 0)
@@ -101,14 +104,14 @@ def default_ranks(device: str, num_envs: int = 0) -> int:
 def joined_ranks(
     size: int, device: str, child_args: Sequence[str], threads: int = 0, advice: Callable[[], str] = str
 ) -> Iterator[Ranks]:
-    """Yield this process's place among `size` ranks; start the others unless torchrun did.
+    """Yield this process's `Ranks` once all `size` ranks are connected; start the others unless torchrun did.
 
-    Ranks that were started here print no errors: rank 0 raises its own, else the first of theirs.
+    Ranks that were started here print no errors: rank 0 raises its own error, or else the first error of another rank.
 
     Args:
         child_args: Command line (after the interpreter) that starts another rank of the same run.
-        threads: Of torch in each rank; 0: OMP_NUM_THREADS, else the cores divided by the ranks.
-        advice: Returns what to do when a rank is lost.
+        threads: PyTorch threads in each rank; 0: OMP_NUM_THREADS if it is set, else the cores divided by the ranks.
+        advice: Returns a sentence on what to do when the connection to a rank is lost.
     """
     children, threads_before, joined = Children(), torch.get_num_threads(), False
     hook_before = sys.excepthook
@@ -154,7 +157,8 @@ def joined_ranks(
             raise
         if told := children.told():
             raise FledgeError(told) from error
-        raise FledgeError(f"Rank {ranks.rank} lost another rank; the run stops. {advice()}".rstrip()) from error
+        lost_text = f"Rank {ranks.rank} lost the connection to another rank, so the run stops."
+        raise FledgeError(f"{lost_text} {advice()}".rstrip()) from error
     finally:
         if joined and dist.is_initialized():
             with contextlib.suppress(RuntimeError):
@@ -164,7 +168,11 @@ def joined_ranks(
 
 
 def meet(ranks: Ranks, children: Children) -> dist.Store:
-    """Return the store of the ranks that rank 0 has started, once all have come; FledgeError if one ends before."""
+    """Connect to the ranks' common store and return it; rank 0 first waits until all ranks that it started are connected.
+
+    Raises:
+        FledgeError: A rank ended before it was connected.
+    """
     place = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), ranks.size, ranks.is_first)
     store = dist.TCPStore(*place, timeout=timedelta(minutes=10), wait_for_workers=False)
     if not ranks.is_first:
@@ -188,18 +196,20 @@ def _is_lost_connection(error: Exception) -> bool:
 
 @dataclass
 class Children:
-    """The ranks that rank 0 has started, and the errors that they leave in files."""
+    """The processes of the ranks that rank 0 started, and the files to which they write their errors."""
 
     processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     folder: tempfile.TemporaryDirectory[str] | None = None
-    environ: dict[str, str | None] = field(default_factory=dict)  # variables that were changed: their former values
+    environ: dict[str, str | None] = field(default_factory=dict)  # former values of the variables that were changed
 
     def start(self, size: int, child_args: Sequence[str]) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         if not child_args:
-            raise ConfigError("More than one rank needs the command line `fledge train` or torchrun.")
+            raise ConfigError(
+                f"{size} ranks cannot be started from here: use `fledge train`, fledge.train() or torchrun, or set ranks=1."
+            )
         self.environ = {name: os.environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT")}
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         self.folder = tempfile.TemporaryDirectory(prefix="fledge_ranks_")
@@ -220,7 +230,7 @@ class Children:
         return os.path.join(self.folder.name, f"rank_{rank}")
 
     def told(self) -> str:
-        """Return the first error that one of them wrote, or ""."""
+        """Return the first error that a started rank wrote, or ""."""
         notes = {rank: Path(self.note(rank)) for rank in self.processes}
         return next((f"Rank {rank}: {note.read_text()}" for rank, note in notes.items() if note.exists()), "")
 
@@ -229,7 +239,7 @@ class Children:
             process.kill()
 
     def wait(self) -> None:
-        """Wait until all have ended; kill those that do not."""
+        """Wait for the started ranks to end, and kill those still running after 60 s; then restore the environment."""
         for process in self.processes.values():
             try:
                 process.wait(timeout=60)
@@ -243,6 +253,6 @@ class Children:
 
 
 def python_path() -> str:
-    """Return this process's module search path without the interpreter's own folders, for PYTHONPATH of another."""
+    """Return PYTHONPATH for a new process: this process's module search path without the interpreter's own folders."""
     own = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     return os.pathsep.join(path for path in sys.path if path and not path.startswith(own))

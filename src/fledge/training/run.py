@@ -44,8 +44,8 @@ from fledge.training.live import FrameCapture, RecordingWrapper
 from fledge.training.rank_parts import RankParts
 from fledge.training.ranks import Ranks
 
-EXACT = "bit for bit"  # how a run continues if nothing that is computed has changed
-TAKEN = {"action", "reward", "terminated", "truncated"}  # names of a rollout that an observation cannot have
+EXACT = "bit for bit"  # how a run continues if no setting that affects results has changed
+TAKEN = {"action", "reward", "terminated", "truncated"}  # entries of a rollout: no observation may have these names
 
 
 class TrainingState:
@@ -72,7 +72,7 @@ class TrainingState:
         self.outcomes = {value: name for value, name in self.envs[0].outcomes.items() if value}
         check_names(self.task, self.envs[0])
         self.recorder = RecordingWrapper(self.envs[0], FrameCapture(self.task, self.envs[0], {"seed": cfg.seed}))
-        """The first env; records on rank 0, once its capture has the run's folder."""
+        """The first env; on rank 0 it records live frames, once its capture has the run's folder."""
         self.collector = make_collector(cfg, [self.recorder, *self.envs[1:]], self.policy, self.learner)
         self.curriculum = make_curriculum(self.task, cfg, self.envs, self.policy, self.device, ranks)
         self.frames_per_iteration = sum(env.num_envs for env in self.envs) * cfg.steps * ranks.size
@@ -87,7 +87,7 @@ class TrainingState:
 
     @property
     def progress(self) -> float:
-        """Share of training done, 0 to 1 at the last iteration."""
+        """Share of training that is done: 0 at the first iteration, 1 at the last."""
         return min(1.0, self.frames / max(1, self.frames + (self.iterations_left - 1) * self.frames_per_iteration))
 
     @property
@@ -96,16 +96,16 @@ class TrainingState:
 
     @property
     def out_of_time(self) -> bool:
-        """Whether this session, since its start or resume, has lasted for `max_minutes`."""
+        """Whether training has lasted longer than `max_minutes` since the start or the last resume."""
         return 0 < self.cfg.max_minutes * 60 < self.seconds - self.seconds_before
 
     def collect(self, progress: float | None = None) -> TensorDictBase:
-        """Collect one rollout at the curriculum's difficulty for the present progress (or `progress`)."""
+        """Collect one rollout at the curriculum's difficulty for `progress`, by default the present progress."""
         prepare = functools.partial(self.curriculum.prepare, self.progress if progress is None else progress)
         return self.collector.rollout(prepare)  # calls it while no env is stepping
 
     def learn(self, rollout: TensorDictBase) -> dict[str, float]:
-        """Update the policy from a rollout."""
+        """Update the policy from a rollout; return the learner's metrics."""
         try:
             losses = self.learner.update(rollout, self.progress)
         except FledgeError:
@@ -117,7 +117,7 @@ class TrainingState:
         return check_report(losses, self.cfg.algo, {"episodes", "reward", "return", "length", *self.outcomes.values()})
 
     def episode_metrics(self, rollout: TensorDictBase) -> dict[str, float]:
-        """Return counts and means of the episodes that ended in a rollout, and what envs logged, over all ranks."""
+        """Return metrics over all ranks: of the episodes that ended in a rollout, of env logs, and of the curriculum."""
         outcome, log = rollout["outcome"], self.collector.env_log
         ended = outcome > 0
         counts = torch.bincount(outcome.flatten(), minlength=max(self.outcomes) + 1).double()
@@ -129,7 +129,9 @@ class TrainingState:
         ]
         if len(counts) > max(self.outcomes) + 1:
             wrong = len(counts) - 1
-            raise InputError(f"The env ended an episode with outcome {wrong}, but env.outcomes names {self.outcomes}.")
+            raise InputError(
+                f"An episode ended with outcome {wrong}, which env.outcomes does not name ({self.outcomes}): add it."
+            )
         values = self.ranks.sum(torch.cat([counts, torch.stack([s.double() for s in sums])]).cpu()).tolist()
         *by_outcome, reward, returns, length, logged = values
         episodes = sum(by_outcome[1:])
@@ -140,7 +142,7 @@ class TrainingState:
         return metrics | self.curriculum.learn(self.policy)
 
     def _env_metrics(self, log: Log) -> dict[str, float]:
-        """Return the means of what envs logged, on rank 0; values that are not finite are left out."""
+        """Return the means of the values that envs logged, on rank 0; means that are not finite are left out."""
         logs = self.ranks.gather({name: (float(total), float(count)) for name, (total, count) in log.items()})
         means = {name: total / count for name, (total, count) in add_logs(logs).items() if count}
         return {f"env/{name}": float(mean) for name, mean in means.items() if math.isfinite(mean)}
@@ -156,7 +158,7 @@ class TrainingState:
         return own
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the run, with `rank_state()` of this rank alone in `ranks`; `parts` brings the others'."""
+        """Return the state of the run; its entry `ranks` holds only this rank's state, to which `parts` adds the others."""
         env = {k.removeprefix("env."): v for k, v in self.settings.items() if k.startswith("env.")}
         return {
             "model": self.policy.state_dict(),
@@ -173,7 +175,7 @@ class TrainingState:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> str:
-        """Continue from a saved run; return `EXACT`, or what is different."""
+        """Load the state of a saved run; return how the run continues: `EXACT`, or a text on what is different."""
         changes = refuse_misfits(state.get("config", self.settings), self.cfg, self.policy.observes)
         if state["policy"] != self.description:
             raise ConfigError(
@@ -208,10 +210,10 @@ class TrainingState:
 
 
 def check_names(task: Task, env: TensorEnv) -> None:
-    """Raise ConfigError if names of an env's observations or outcomes clash with others."""
+    """Raise ConfigError if an observation has a reserved name, or the primary metric is neither return nor an outcome."""
     if clash := sorted(TAKEN & {*env.observation_spec}):
         names = ", ".join(clash)
-        raise ConfigError(f"The env observes {names}, which is the name of another entry of rollouts: rename it.")
+        raise ConfigError(f"The env has an observation named {names}, a name that rollouts use themselves: rename it.")
     if task.primary_metric != "return" and task.primary_metric not in env.outcomes.values():
         known = ", ".join(name for value, name in env.outcomes.items() if value)
         raise ConfigError(
@@ -222,7 +224,7 @@ def check_names(task: Task, env: TensorEnv) -> None:
 def refuse_misfits(
     before: dict[str, Any], cfg: TrainConfig, observes: tuple[str, ...] | None = None
 ) -> dict[str, list[str]]:
-    """Return which settings changed since `before`, by their effect; raise ConfigError if the saved weights do not fit."""
+    """Return the settings that changed since `before`, by their effect on resume; raise ConfigError if weights do not fit."""
     before = {RENAMED.get(key, key): value for key, value in before.items()}
     for key, value in code_settings(cfg).items():  # whose file may have moved
         if key in before and names_of(before[key]) == names_of(value):
@@ -239,24 +241,21 @@ def refuse_misfits(
 
 
 def names_of(value: str | Sequence[str]) -> list[str]:
-    """Return references without their files: the objects in them."""
+    """Return references to code without file paths: only the names of the objects."""
     items = [value] if isinstance(value, str) else value
     return [item.rpartition(":")[2] if ".py:" in item else item for item in items]
 
 
 def env_with_reward(task: Task, env: Any, reference: str) -> Any:
-    """Return env settings with a user's reward; None where a RewardWrapper must pay it. ConfigError if it does not exist."""
+    """Return the env settings with a user's reward; None if it is not written for this task and needs a RewardWrapper."""
     found = find_object(reference)
-    names = {
-        task.name,
-        *(getattr(kind, "name", None) for kind in type(task).__mro__),
-    }  # also of the task it derives from
+    names = {task.name, *(getattr(kind, "name", None) for kind in type(task).__mro__)}  # also of tasks it derives from
     native = isinstance(found, type) and getattr(found, "task", "") in names - {""}
     return dataclasses.replace(env, reward=reference) if native else None
 
 
 def make_rank_envs(task: Task, cfg: TrainConfig, ranks: Ranks, device: str) -> list[TensorEnv]:
-    """Make this rank's share of the envs; two of half the size for collect.mode=halves."""
+    """Make this rank's share of the envs: one batch, or two batches of half the size for collect.mode=halves."""
     parts = 2 if cfg.collect.mode is CollectMode.halves else 1
     share = cfg.env.num_envs // ranks.size // parts
     spare = max(1, default_threads() - 1) if parts > 1 else None  # halves: one core decides meanwhile
@@ -284,10 +283,13 @@ def make_rank_envs(task: Task, cfg: TrainConfig, ranks: Ranks, device: str) -> l
 
 
 def make_learner(cfg: TrainConfig, policy: LearnedPolicy, ranks: Ranks) -> Learner:
-    """Make the learner of a config's algorithm, with an empty buffer if it needs one."""
+    """Make the learner of the config's algorithm, with an empty replay buffer if it needs one."""
     kind: Any = cfg.learner
     if not isinstance(policy, POLICY_CLASSES[kind.policy_form]):
-        raise ConfigError(f"algo={cfg.algo} cannot train a {type(policy).__name__}.")
+        needed = POLICY_CLASSES[kind.policy_form].__name__
+        raise ConfigError(
+            f"algo={cfg.algo} needs a {needed}, but the policy is a {type(policy).__name__}: change algo."
+        )
     own = cfg.algo_settings
     if cfg.off_policy:
         return kind(policy, own, cfg.replay, make_buffer(cfg, ranks, policy, own.gamma), ranks.size)

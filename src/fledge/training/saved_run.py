@@ -35,7 +35,7 @@ class Run:
 
     Args:
         folder: The run's folder, as `fledge train` printed it.
-        task: The run's task, if it is code: a run's files alone run none.
+        task: The run's task. Required for a policy or a plot if it is your own code, which a run's files never start.
 
     Attributes:
         folder: The run's folder.
@@ -61,7 +61,7 @@ class Run:
 
     @property
     def task(self) -> Task:
-        """The run's task; ConfigError if it is code that was not passed to `Run`."""
+        """The run's task; raises ConfigError if it is your own code and was not passed to `Run`."""
         if self._task is None:
             self._task = find_named_task(str(self.settings.get("task", "navigation")), asked_by=str(self.folder))
         return self._task

@@ -73,7 +73,8 @@ def test_every_documented_name_is_understood_as_a_word_and_as_an_option(written:
 
 def test_a_step_of_all_envs_and_a_frame_of_time_are_counted_as_there() -> None:
     assert make("max_steps=10000 num_envs=32").total_frames == 320_000
-    assert make("num_envs=32 max_steps=1e4 total_frames=5").total_frames == 5  # the last word counts
+    with pytest.raises(ConfigError, match="max_steps=1e4 and total_frames=5 both set total_frames"):
+        make("num_envs=32 max_steps=1e4 total_frames=5")
     assert make("episode_max_steps=3600").env.max_episode_s == pytest.approx(60.0)
     assert make("episode_max_steps=3600 time_scale=4").env.max_episode_s == pytest.approx(240.0)
     with pytest.raises(ConfigError, match=r"max_steps=many does not fit|total_frames=many does not fit"):
@@ -109,8 +110,8 @@ def test_the_command_line_takes_them_in_any_order() -> None:
         ),
         (["aircombat", "opponent=ace"], "'ace' is not a known pilot"),
         (["aircombat", "reward=loot"], "'loot' is not a known reward"),
-        (["aircombat", "hardware=huge"], "hardware takes a preset (large, medium, small)."),
-        (["navigation", "hardware=small"], "There is no setting hardware."),
+        (["aircombat", "hardware=huge"], "hardware=huge is not a preset: choose one of large, medium, "),
+        (["gym:CartPole-v1", "hardware=small"], "There is no setting hardware."),
     ],
 )
 def test_misuse_gets_a_sentence(words: list[str], sentence: str) -> None:

@@ -33,31 +33,31 @@ class ActionForm(enum.Enum):
 @dataclass
 class FighterConfig:
     terminal_speed: float = setting(400.0, above=0)
-    """Speed at which drag equals gravity, m/s; sets the drag without lift."""
+    """Speed of a free fall, at which drag equals weight, m/s; it determines the drag without lift."""
     min_turn_radius_m: float = setting(1000.0, above=0)
     """Radius of the tightest turn, m."""
     thrust_g: float = setting(1.5, above=0)
-    """Thrust at full throttle, g."""
+    """Acceleration by thrust at full throttle, in units of g."""
     lift_drag: float = setting(5.0, above=0)
     """Best ratio of lift to drag."""
     load_limit_g: float = setting(9.0, above=0)
-    """Largest normal acceleration, g (with env.load_limits)."""
+    """Largest normal acceleration, in units of g (if env.load_limits is true)."""
 
 
 @dataclass
 class MissileConfig:
     terminal_speed: float = setting(400.0, above=0)
-    """Speed at which drag equals gravity, m/s; sets the drag without lift."""
+    """Speed of a free fall, at which drag equals weight, m/s; it determines the drag without lift."""
     min_turn_radius_m: float = setting(1000.0, above=0)
     """Radius of the tightest turn, m."""
     thrust_g: float = setting(15.0, above=0)
-    """Thrust of the motor, g."""
+    """Acceleration by the motor's thrust, in units of g."""
     burn_s: float = setting(10.0, at_least=0)
     """Burn time of the motor, s."""
     lift_drag: float = setting(2.0, above=0)
     """Best ratio of lift to drag."""
     load_limit_g: float = setting(40.0, above=0)
-    """Largest normal acceleration, g (with env.load_limits)."""
+    """Largest normal acceleration, in units of g (if env.load_limits is true)."""
     navigation: float = setting(4.0, above=1)
     """Gain of proportional navigation: turn rate over line-of-sight rate."""
     kill_radius_m: float = setting(100.0, above=0)
@@ -73,42 +73,44 @@ class MissileConfig:
 @dataclass
 class AircombatConfig:
     num_envs: int = setting(1024, at_least=1, at_most=2**24, resume="restart")
-    """Rows that policies act for: one per duel against an opponent, two per duel in self-play."""
+    """Number of aircraft that the policy controls: one per duel against an opponent, two per duel in self-play."""
     opponent: str = setting("", resume="restart", code=True)
-    """Opponent: a pilot such as crank, a policy, a run, or your own file.py:Class; empty: self-play, both sides learn."""
+    """Opponent: a scripted pilot such as crank, a policy file, a run, or your own file.py:Class; empty: self-play, in which
+    both sides learn."""
     scenario: Scenario = Scenario.head_on
-    """head_on: 30 km, nose to nose. random: any geometry. defensive: a missile is in flight. chase: one behind the other.
-    reference: midrangeRL's start positions. mixed: one of the first four, drawn for each fight."""
+    """Start of a fight. head_on: nose to nose. random: any geometry. defensive: a missile is in flight. chase: one behind
+    the other. reference: midrangeRL's start positions. mixed: one of the first four, drawn for each fight."""
     action_form: ActionForm = setting(ActionForm.continuous, resume="weights")
-    """continuous: rudder, throttle, fire. discrete: rudder left, none or right, each with or without fire; full throttle."""
+    """Form of an action. continuous: rudder, throttle and fire. discrete: one of six actions at full throttle: rudder left,
+    centred or right, each with or without fire."""
     dt_s: float = setting(0.1, above=0, at_most=0.2)
-    """Physics step, s; results change by less than 2 % from 1/120 to 0.2."""
+    """Time step of the physics, s; results differ by less than 2 % between steps of 1/120 s and 0.2 s."""
     decimation: int = setting(10, at_least=1, at_most=10000, resume="restart")
-    """Physics steps per decision, at time_scale 1."""
+    """Physics steps per decision, with time_scale=1."""
     time_scale: float = setting(1.0, above=0, at_most=100, resume="restart")
-    """Factor on the simulated time of a decision; the physics step does not change."""
+    """Factor on the simulated time of a decision; the time step of the physics does not change."""
     max_episode_s: float = setting(240.0, above=0, resume="restart")
     """Simulated time after which a fight is truncated, s."""
     load_limits: bool = True
-    """Limit the normal acceleration to load_limit_g."""
+    """Limit the normal acceleration of aircraft and missiles to their load_limit_g."""
     rudder_rate: float = setting(0.0, at_least=0)
-    """Rudder travel per second (full left to full right is 2); 0: unlimited."""
+    """Largest rudder travel per second (from full left to full right is 2); 0: unlimited."""
     start_speed: float = setting(300.0, above=0)
     """Speed at the start, m/s."""
     start_range_m: float = setting(30_000.0, above=0)
-    """Distance at the start of scenario head_on, m."""
+    """Distance at the start with scenario=head_on, m."""
     min_range_m: float = setting(15_000.0, above=0)
-    """Smallest distance at the start of scenario random, m."""
+    """Smallest distance at the start with scenario=random, m."""
     max_range_m: float = setting(60_000.0, above=0)
-    """Largest distance at the start of scenario random, m."""
+    """Largest distance at the start with scenario=random, m."""
     spacetime: bool = setting(True, resume="weights", shapes="spacetime")
-    """Observe the ranges of both sides' missiles: the space-time graph."""
+    """Observe the ranges of both sides' missiles (the space-time graph)."""
     reward: str = setting("win_loss", code=True)
-    """Reward terms with weights, such as win_loss+0.5*shaped; module:Class is a term of your own."""
+    """Sum of reward terms with weights, such as win_loss+0.5*shaped; a term of your own is module:Class."""
     fighter: FighterConfig = field(default_factory=FighterConfig)
     missile: MissileConfig = field(default_factory=MissileConfig)
     nan_guard: bool = setting(False, resume="same")
-    """Check state and observations after every step; on NaN, write a dump that can be replayed, and stop."""
+    """Check state and observations for NaN after every step; on NaN write a dump that can be replayed, and stop."""
     nan_dump_dir: str = setting(".", resume="same")
     """Folder for the dumps of nan_guard."""
 
@@ -139,10 +141,10 @@ class AircombatPolicyConfig:
     hidden: list[int] = setting([256, 128], at_least=1, items=(1, None), resume="weights")
     """Widths of the network's hidden layers."""
     tokens: int = setting(32, at_least=1, at_most=1024, resume="weights")
-    """Width of the encoding of a missile (ppo only)."""
+    """Number of features that encode a missile (ppo only)."""
     spacetime: bool = setting(True, resume="weights")
-    """Read the observation spacetime; false: only opponents read it (ppo only)."""
+    """The policy reads the observation spacetime; false: only opponents read it (ppo only)."""
     pool: str = setting("max", choices=("max", "attention"), resume="weights")
-    """Pooling over missiles (ppo only)."""
+    """How the encodings of all missiles are combined: their maximum, or attention (ppo only)."""
     within_r_max: bool = setting(False, resume="weights")
-    """Never fire beyond R_max, the largest range at which a missile hits a target that holds its course (ppo only)."""
+    """Never fire from beyond R_max, the range above which a missile misses even a target that holds its course (ppo only)."""

@@ -29,7 +29,7 @@ class GymConfig:
     num_envs: int = setting(8, at_least=1, resume="restart")
     """Number of copies of the env, over all ranks."""
     options: str = setting("", resume="weights")
-    """Arguments for gymnasium.make, as YAML: {gravity: 9.81}."""
+    """Keyword arguments for gymnasium.make, as YAML, for example {gravity: 9.81}."""
 
 
 class GymView(TaskView):

@@ -60,7 +60,7 @@ class RandomizeConfig:
     damping: float = setting(0.0, at_least=0, at_most=0.9)
     """Air damping varies by up to ± this share, drawn per episode."""
     latency_steps: int = setting(0, at_least=0, at_most=1000, resume="restart")
-    """Largest delay of commands in physics steps; the delay is drawn per episode, from 0."""
+    """Largest delay of commands, in physics steps; each episode draws its delay from 0 to this number."""
     lidar_noise_m: float = setting(0.0, at_least=0, at_most=1000)
     """Standard deviation of the noise on each LiDAR distance, m."""
     lidar_dropout: float = setting(0.0, at_least=0, at_most=0.9)
@@ -82,7 +82,8 @@ class NavigationConfig(SensorConfig):
     movers_cycle: list[float] = setting([1.0], at_least=0, at_most=1, items=(1, None))
     """Share of moving_obstacles on maps 0, 1, 2, ... in turn: [0, 1, 1, 1] leaves every fourth map without movers."""
     layout: Layout = setting(Layout.forest, resume="restart")
-    """Layout of maps. forest: columns as in NavRL. arena: P2M's 13 x 35 m between walls, cylinders and swinging movers."""
+    """Layout of maps. forest: columns as in NavRL. arena: as in P2M, 13 x 35 m between walls, with cylinders and
+    swinging movers."""
     floating_boxes: bool = True
     """Moving boxes float at any height, as in NavRL's paper; false puts their centre at height 0."""
     num_maps: int = setting(64, at_least=1, resume="restart")
@@ -96,17 +97,20 @@ class NavigationConfig(SensorConfig):
     decimation: int = setting(1, at_least=1, resume="restart")
     """Physics steps per decision of the policy."""
     max_episode_steps: int = setting(2200, at_least=1, resume="restart")
-    """Physics steps after which an episode is truncated; with starts=crossing per 48 m of distance from start to goal."""
+    """Physics steps after which an episode is truncated; with starts=crossing, this number for each 48 m from start to
+    goal."""
     dynamics: Dynamics = Dynamics.lee
     """Dynamics model. lee: a quadrotor under Lee's velocity controller. first_order: velocity follows commands with a lag."""
     action_form: ActionForm = setting(ActionForm.velocity, resume="weights")
-    """velocity: three numbers in [0, 1], goal frame. headings: one of num_headings directions, at the goal's height."""
+    """Form of an action. velocity: a velocity in the goal frame, three numbers in [0, 1]. headings: one of num_headings
+    horizontal directions, while the drone flies to the goal's height."""
     num_headings: int = setting(16, at_least=2, resume="weights")
     """Number of directions of action_form=headings, counter-clockwise from the direction to the goal."""
     speed_limit: float = setting(2.0, above=0)
     """Largest commanded speed per axis, m/s."""
     starts: Starts = Starts.edges
-    """Starts, goals. edges: any edges. rows: y = 24 to -24 m. mixed: some inside. crossing: opposite sides. lane: in arena."""
+    """Starts and goals. edges: on the four edges. rows: from y = 24 m to y = -24 m. mixed: as edges, but a share of
+    inside_share starts inside the forest. crossing: on opposite sides. lane: along the arena."""
     walls: bool = False
     """With starts=crossing: walls along the other two sides of the forest; leaving the map ends the episode."""
     inside_share: float = setting(0.5, at_least=0, at_most=1)
@@ -169,7 +173,8 @@ class NavigationPolicyConfig:
     """Settings of the policy's network."""
 
     kind: PolicyKind = setting(PolicyKind.features, resume="weights")
-    """features: MLP on hand-made inputs. planned: corrects the planner (env.plan). navrl: NavRL's network (both need PPO)."""
+    """Network. features: an MLP on hand-made inputs. planned: an MLP that corrects the planner's command (env.plan).
+    navrl: NavRL's network. planned and navrl need PPO."""
     hidden: list[int] = setting([256, 128], at_least=1, items=(1, None), resume="weights")
     """Widths of the MLP's hidden layers (not for kind=navrl)."""
     correction: float = setting(0.5, at_least=0, at_most=2, resume="weights")
@@ -181,6 +186,6 @@ class CurriculumConfig:
     """Curriculum: the number of moving obstacles grows during training."""
 
     movers_start: float = setting(0.25, at_least=0, at_most=1)
-    """Share of the moving obstacles at the start of training."""
+    """Share of the moving obstacles that are present at the start of training."""
     ramp: float = setting(0.25, at_least=0)
-    """Share of training over which the number of moving obstacles grows to its full value; 0: full from the start."""
+    """Share of training during which the number of moving obstacles grows to its full value; 0: full from the start."""

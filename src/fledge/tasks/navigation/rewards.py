@@ -24,11 +24,14 @@ class RewardKind(enum.Enum):
 @dataclass
 class RewardConfig:
     kind: RewardKind = RewardKind.progress
-    """Reward. navrl: 1 + speed to goal + log clearances - height penalty. progress: metres gained + other env.reward terms."""
+    """Reward. navrl: 1 + speed to the goal + log clearances - height penalty. progress: metres gained towards the goal,
+    and the rewards and penalties success, crash, time, near and height."""
     height: float = setting(2.0, at_least=0)
-    """Penalty per second (navrl: per decision) for each squared metre outside the band of heights between start and goal."""
+    """Penalty per second for each squared metre outside the band of heights between start and goal; with kind=navrl, per
+    decision (8 in NavRL)."""
     near: float = setting(0.4, at_least=0)
-    """Penalty per second of flying within near_m of an obstacle; grows linearly from 0 to this value over 0.5 m."""
+    """Penalty per second of flying within near_m of an obstacle; it grows linearly from 0 at near_m to this value 0.5 m
+    closer (progress only)."""
     near_m: float = setting(0.8, at_least=0)
     """Distance to an obstacle below which the penalty `near` applies, m."""
     crash: float = setting(20.0, at_least=0)

@@ -27,19 +27,19 @@ class PlannerConfig:
     horizon_s: float = setting(3.0, above=0, at_most=20)
     """Time over which every candidate is predicted, s."""
     brief_s: float = setting(1.0, at_least=0)
-    """Every command is also tried for this time followed by a stop, s; 0: no such candidates."""
+    """Each command is also a candidate for this time only, followed by a stop, s; 0: no such candidates."""
     step_s: float = setting(0.1, above=0, at_most=1)
     """Time step of the prediction, s."""
     skin_m: float = setting(0.07, at_least=0, at_most=0.5)
-    """Safety distance added to the drone's radius, m; an obstacle within it counts as a collision."""
+    """Safety distance that is added to the drone's radius, m; coming nearer counts as a collision."""
     margin_m: float = setting(0.43, above=0, at_most=0.5)
     """Desired clearance from static obstacles, m."""
     margin_cost: float = setting(0.6, at_least=0)
-    """Cost per metre of clearance missing to static obstacles, at each prediction step."""
+    """Cost per metre of clearance from static obstacles that is missing to margin_m, at each prediction step."""
     mover_margin_m: float = setting(1.0, at_least=0)
     """Desired clearance from moving obstacles, m; larger, since they may turn."""
     mover_cost: float = setting(1.5, at_least=0)
-    """Cost per metre of clearance missing to moving obstacles, at each prediction step."""
+    """Cost per metre of clearance from moving obstacles that is missing to mover_margin_m, at each prediction step."""
     fading_s: float = setting(2.0, above=0)
     """Time in which both clearance costs decay to 1/e, since predictions get less certain, s."""
     crash_cost: float = setting(100.0, above=0)
@@ -51,11 +51,11 @@ class PlannerConfig:
     ways_every: int = setting(5, at_least=0)
     """Decisions between two searches for the shortest path on the remembered map; 0: distances are straight lines."""
     narrow: float = setting(1.0, at_least=0)
-    """Extra length, as a share, of path segments 0.3 to 0.4 m from a LiDAR hit; half as much at 0.4 to 0.5 m."""
+    """Share by which path segments count as longer at 0.3 to 0.4 m from a LiDAR hit; half of it at 0.4 to 0.5 m."""
     alarm_s: float = setting(1.5, above=0)
-    """As a shield: replace commands that lead to a collision within this time, s."""
+    """When the planner is a shield (safety filter): replace commands that lead to a collision within this time, s."""
     guard: bool = False
-    """Replace the chosen command by the nearest command outside all velocity obstacles, as the shield `orca` does."""
+    """Replace the chosen command by the nearest one outside all velocity obstacles, as the safety filter `orca` does."""
     memory: bool = True
     """Remember past LiDAR hits; false uses the last scan only."""
     standing: bool = True

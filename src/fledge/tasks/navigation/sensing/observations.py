@@ -37,7 +37,7 @@ class SensorConfig:
     pose: bool = setting(False, resume="weights", shapes="pose")
     """Observe the drone's height above the ground, m, and its yaw in the goal frame, rad."""
     plan: bool = setting(False, resume="weights", shapes="plan")
-    """Observe the planner's command and its predictions for 32 headings, from present and past scans."""
+    """Observe the planner's command and its predictions for 32 headings, computed from present and past LiDAR scans."""
     grid_map: bool = setting(False, resume="weights", shapes="grid_map")
     """Observe an occupancy grid centred on the drone, in the goal frame."""
     grid_size: int = setting(64, at_least=1, resume="weights", shapes="grid_map")
