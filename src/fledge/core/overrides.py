@@ -99,9 +99,11 @@ class _Config:
             hint = f", or set single values with {key}.NAME=VALUE" if is_section else ""
             raise ConfigError(f"{source}{key}={value} is not a preset: choose one of {names}{hint}.")
         if ours not in self.known:
-            raise ConfigError(
-                source + unknown_key(ours, [*self.known, *(name for name, means in self.aliases.items() if means)])
-            )
+            section = ours.rpartition(".")[0]
+            others = [
+                name for name, means in self.aliases.items() if means and name.rpartition(".")[0] == section != ""
+            ]
+            raise ConfigError(source + unknown_key(ours, [*self.known, *others]))
         self.scaled.pop(ours, None)
         if factors:
             self.scaled[ours] = f"{source}{key}={value}", factors

@@ -8,11 +8,9 @@ import shutil
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
-
 from fledge.core.errors import ConfigError
 from fledge.core.table import Table
-from fledge.core.terminal import use_figures
+from fledge.core.terminal import make_console, use_figures
 from fledge.evaluation.episodes import PolicyResult
 from fledge.evaluation.match_tables import behaviour_tables, match_table, same_fights
 from fledge.evaluation.tables import detail_tables, results_table
@@ -148,7 +146,7 @@ class Evaluation:
         if self.task is None:
             return str(self.table())
         text = io.StringIO()
-        console = Console(file=text, width=shutil.get_terminal_size((100, 24)).columns, color_system=None)
+        console = make_console(file=text, width=shutil.get_terminal_size((100, 24)).columns)
         for part in self.render():
             console.print(part)
         return text.getvalue().rstrip()
