@@ -88,7 +88,7 @@ def test_a_killed_league_goes_on_bit_for_bit(tmp_path: Path, ranks: int) -> None
     for number in range(1, count + 1):
         past, same = (load_policy(f"{tmp_path / name}#{number}").agent.state_dict() for name in ("straight", "killed"))
         assert all(torch.equal(value, same[name]) for name, value in past.items())
-    with pytest.raises(ConfigError, match="past selves, but"):
+    with pytest.raises(ConfigError, match="must end in the number of an earlier policy"):
         load_policy(f"{killed}#99")
 
 

@@ -133,7 +133,10 @@ def _archive(measured: Measured, budget: float, config: Settings, iteration: flo
 
 
 def _memory(measured: Measured, iteration: float) -> list[Branch]:
-    """Decide whether to compress rollouts in memory (scheme C): if they do not fit, fewer envs do not help, and it is fast."""
+    """Decide whether to compress rollouts in memory (scheme C).
+
+    Yes if all three hold: the rollouts do not fit into memory, fewer envs would not help, and compression is fast enough.
+    """
     packed, settings = measured["packed"], measured["settings"]
     ranks, envs = settings["ranks"], settings["num_envs"]
     slowdown = (packed["pack_s"] + packed["decode_s"]) / iteration

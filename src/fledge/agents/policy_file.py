@@ -47,7 +47,8 @@ def read_past_self(path: Path) -> dict[str, Any]:
     count = len(league.get("names", ())) - pilots
     if not number.isdecimal() or not 1 <= int(number) <= count:
         raise ConfigError(
-            f"{run} has {count} past selves, but {path} names {number or 'no number'}: choose 1 to {count}."
+            f"{path} must end in the number of an earlier policy that {run} keeps as an opponent, 1 to {count}; "
+            f"got {number or 'none'}."
         )
     if (written := past_self_file(run, int(number))).exists():
         return read_policy(written)

@@ -92,7 +92,8 @@ class CompressTransform(Transform):
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         raise ConfigError(
-            f"{type(self).__name__} does not work inside an env, because the size of its steps must be fixed: pass it to the "
+            f"{type(self).__name__} does not work inside an env: steps of an env have a fixed size, compressed data do "
+            "not. Pass it to the "
             "collector as postproc, or call it on steps and batches."
         )
 

@@ -133,7 +133,7 @@ class CompressedDataCollector(compressed.CompressedDataCollector):
 class CompressedLidarTransform:
     """Replace observations named "lidar" by "lidar_compressed", the bytes of an LZ4 frame, in a dict or TensorDict, in place.
 
-    `fledge.CompressedLidarTransform` is a TorchRL transform for rollouts, which compresses better.
+    `fledge.CompressedLidarTransform` is another class: a TorchRL transform that compresses whole rollouts, and better.
 
     Args:
         compression_level: 0 (fastest) to 16 (smallest).

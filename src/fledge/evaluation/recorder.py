@@ -52,13 +52,13 @@ class Highlights:
 
 
 class Recorder:
-    """Records the episodes of one wave.
+    """Records the episodes of one batch of envs that run side by side.
 
     Args:
         first: Number of the first env's episode.
         record: Number of envs, from the first on, whose episodes are appended to `trajectories`.
         trajectories: List to append to, in the order in which episodes end.
-        highlights: Gets all finished episodes; if None, only the first `record` envs are recorded.
+        highlights: Collector that receives every finished episode; None: only the first `record` envs are recorded.
         rows: Env rows to record for the highlights, by default all; in a match, the rows of one side.
     """
 

@@ -106,7 +106,9 @@ def pad_ragged(name: str, frames: Sequence[Any], spec: KeySpec) -> tuple[torch.T
         fits = tensor.ndim and tuple(tensor.shape[1:]) == spec.shape[1:] and len(tensor) <= spec.shape[0]
         if tensor.dtype != spec.dtype or not fits:
             got = f"{tuple(tensor.shape)} {tensor.dtype}"
-            raise InputError(f"A frame of {name!r} is {got}, but must be at most {spec.shape} {spec.dtype}.")
+            raise InputError(
+                f"A frame of {name!r} is {got}, but must be {spec.dtype} of shape {spec.shape} or with a shorter first axis."
+            )
         out[row, : len(tensor)] = tensor
         counts[row] = len(tensor)
     return out, counts

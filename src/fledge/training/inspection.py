@@ -161,7 +161,10 @@ def spec_text(value: Any) -> str:
 
 
 def contents(found: Mapping[str, Any], everything: bool) -> Iterator[str]:
-    """Yield lines on the metadata, plain values and tensors; if there are many, one line per first part of their names."""
+    """Yield lines on the metadata, plain values and tensors.
+
+    Many entries are grouped by the first part of their names, one line per group, unless `everything` is set.
+    """
     metadata = {key: value for key, value in found["metadata"].items() if key not in ("history", "rollout") and value}
     plain = {k: v for k, v in found["values"].items() if k.split("/")[0] not in FACTS}
     if "rollout" in found["metadata"]:  # the shape is in the first line

@@ -78,7 +78,10 @@ def export_acmi(
 
 @dataclass
 class _Presence:
-    """Period in which an object is in the scene: frames `first` to `last`, exclusive. ACMI gives each its own id."""
+    """Period in which an object is in the scene: from frame `first` up to, not including, `last`.
+
+    In the file every period has its own object id.
+    """
 
     id: str
     thing: SceneObject

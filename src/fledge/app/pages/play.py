@@ -114,7 +114,7 @@ def add_routes(server: Server) -> None:
                 raise ConfigError('blue and red must be text: the name of a pilot or policy, or "you".')
             start, seed = asked.get("start") or None, asked.get("seed")
             if not isinstance(start, str | None):
-                raise ConfigError(f"start={start!r:.99} must be the name of a start, as the lobby lists them.")
+                raise ConfigError(f"start={start!r:.99} must be the name of one of the listed start positions.")
             if not isinstance(seed, int | None) or isinstance(seed, bool):
                 raise ConfigError(f"seed={seed!r:.99} must be a whole number.")
             matches = await asyncio.to_thread(matches_of, server)

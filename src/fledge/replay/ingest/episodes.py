@@ -111,7 +111,9 @@ def _last_of_next(schema: Schema, name: str, episode: Mapping[str, Any], frames:
     same = counts is None or next_counts is None or np.array_equal(next_counts[:-1], counts[1:])
     view = torch.uint8  # compare bits, because NaN != NaN
     if not same or not torch.equal(next_tensor[:-1].contiguous().view(view), tensor[1:].contiguous().view(view)):
-        raise InputError(f"{NEXT + name!r} must equal {name!r} one frame later, but does not: rename it.")
+        raise InputError(
+            f"{NEXT + name!r} must hold {name!r} of the next frame, but differs: correct it, or rename {NEXT + name!r}."
+        )
     return next_tensor[-1:], None if next_counts is None else next_counts[-1:]
 
 

@@ -150,7 +150,7 @@ def _check_extent(state: Any, file_size: int, label: str) -> None:
             storages[storage._cdata] = storage.nbytes()
             if value.nbytes > 4096 + MAX_EXPANSION * storage.nbytes():
                 what = f"a tensor of shape {tuple(value.shape)} that repeats {storage.nbytes()} bytes"
-                raise FormatError(f"{label} has {what}: a copy could exhaust memory. Do not trust the file.")
+                raise FormatError(f"{label} has {what}: loading it could use up all memory. Do not trust the file.")
         inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
         for item in inside:  # each once: a few nested lists can refer to a billion
             if id(item) not in seen:

@@ -182,7 +182,7 @@ class CheckpointFile(Closing):
         lossy, base_name, base_digest = row.get("lossy_from"), row.get("base_name"), row.get("base_checksum")
         texts = (digest, *(text for text in (lossy, base_name, base_digest) if text is not None))
         if not all(isinstance(text, str) and len(text) <= 512 for text in texts):
-            raise self._bad("has a leaf with a field that must be text of at most 512 characters, but is not")
+            raise self._bad(f"has an entry {name!r} whose checksum or base is not a text of at most 512 characters")
         if digest.startswith("sha256:"):  # copied from a file of version 1
             raise self._too_old(f"stores {name!r} in format version 1")
         if not digest.startswith(CHECKSUM):

@@ -20,7 +20,9 @@ OBSERVED = tuple(observation.name for observation in READ)
 
 
 class Buffers:
-    """Buffers of N drones: observations, `wanted` and `command` [N, 3] m/s in the goal frame, and further buffers.
+    """Buffers of N drones: their observations, the velocities before and after steering, and further buffers.
+
+    `wanted` is the velocity before steering, `command` the one after it, [N, 3] m/s in the goal frame.
 
     Args:
         own: Further buffers by name: dtype, and shape for one drone.

@@ -91,7 +91,7 @@ class MapBank:
         return round(self.cfg.moving_obstacles * shares[position % len(shares)])
 
     def set_movers_share(self, share: float) -> None:
-        """Set which share of every map's moving obstacles is active, for a curriculum; all kinds keep equal shares."""
+        """Set the share of moving obstacles that is active on every map, for a curriculum; it is the same for each kind."""
         self.wait()
         self._share = share
         self.tensors["count"].copy_(self._shown(self.tensors["placed"]))
