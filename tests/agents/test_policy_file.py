@@ -101,7 +101,7 @@ def test_a_past_self_is_found_by_its_number_in_runs_of_any_age(tmp_path: Path, w
         assert entries["model"]["w"].tolist() == [float(number)] * 3
         assert entries["world"] == WORLD
     for number in ("0", "3", "", "x", "-1"):
-        with pytest.raises(ConfigError, match="an earlier policy that .* keeps as an opponent, 1 to 2"):
+        with pytest.raises(ConfigError, match=r"an earlier policy that .* keeps as an opponent, 1 to 2"):
             read_policy(tmp_path / f"run#{number}")
     assert not is_past_self(tmp_path / "nobody#1")
     assert not is_past_self(tmp_path / "#1")
