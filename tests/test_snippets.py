@@ -77,6 +77,7 @@ RUN_SLOW = {
     "fledge export": [],
 }
 NOT_RUN = {
+    "fledge convert duel.frec": "the moving picture of a duel is in tests/app/exporters",
     "fledge envelope --check": "takes a minute; a small one is in tests/tasks/aircombat/spacetime",
     "fledge eval --navrl-checkpoint": "needs NavRL's released checkpoint",
     "fledge train": "trains for minutes to hours; small runs are in tests/training",

@@ -172,7 +172,10 @@ def test_all_ways_take_turns() -> None:
     ("words", "said"),
     [
         (["device=cuda"], "no CUDA device"),
-        (["env.num_envs=6", "ranks=2"], "even number"),
+        (
+            ["env.num_envs=6", "ranks=2"],
+            "must be a multiple of 4, so that each of the 2 ranks can collect in two halves",
+        ),
         (["--picture", "x.foo"], "path of a .png"),
         (["navigation", "algo=sac"], "algo=ppo"),
     ],

@@ -145,7 +145,7 @@ def test_rewards_are_found_by_file_and_by_module(tmp_path: Path) -> None:
         f"{tmp_path / 'mine.py'}:RATE": "must be callable as reward",
         f"{tmp_path / 'mine.py'}:nothing": r"There is no .*mine.py:nothing",
         f"{tmp_path / 'gone.py'}:pay": "There is no file",
-        "no.such.module:pay": "There is no no.such.module:pay",
+        "no.such.module:pay": "no.such.module:pay cannot be imported",
         "pay": "is not a reference",
     }.items():
         with pytest.raises(ConfigError, match=sentence):

@@ -266,7 +266,7 @@ def test_cleanrl_style_imports_nothing_of_ours_and_learns() -> None:
     assert "import fledge" not in script.read_text()
     assert "from fledge" not in script.read_text()
     out = run(script, "--total-steps", 512, "--num-envs", 16, "--num-steps", 16)
-    assert re.search(r" 512 decisions.*success", out)
+    assert re.search(r" 512 decisions, .*\{'\w+': [\d.]+", out)
 
 
 def test_torchrl_collects_and_learns() -> None:

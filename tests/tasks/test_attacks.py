@@ -131,11 +131,17 @@ def test_a_run_that_died_before_its_first_checkpoint_begins_again(tmp_path: Path
 
 def test_worlds_that_cannot_work_are_refused_before_training(tmp_path: Path) -> None:
     folder = ["--folder", str(tmp_path / "run")]
-    refused("observes reward, which is the name", "train", write_world(tmp_path / "a.py", "reward"), *TINY, *folder)
+    refused(
+        "has an observation named reward, a name that rollouts use",
+        "train",
+        write_world(tmp_path / "a.py", "reward"),
+        *TINY,
+        *folder,
+    )
     refused(
         "primary_metric is 'glory'", "train", write_world(tmp_path / "b.py", primary_metric="glory"), *TINY, *folder
     )
-    refused("ended an episode with outcome 7", "train", write_world(tmp_path / "c.py", outcome=7), *TINY, *folder)
+    refused("An episode ended with outcome 7", "train", write_world(tmp_path / "c.py", outcome=7), *TINY, *folder)
 
 
 def test_a_task_file_may_hold_a_class_alone_and_may_be_moved(tmp_path: Path) -> None:

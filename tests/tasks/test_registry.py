@@ -34,7 +34,7 @@ def test_an_object_or_a_class_in_a_module_is_a_task() -> None:
         ("missing.py", r"There is no file .*missing\.py"),
         ("json:dumps", r"json:dumps is a function, but must be a fledge Task"),
         ("json:nothing", r"There is no json:nothing"),
-        ("no_such_module:task", r"There is no no_such_module:task"),
+        ("no_such_module:task", r"no_such_module:task cannot be imported"),
         ("gym:Nothing-v9", r"gym:Nothing-v9 cannot be made"),
     ],
 )

@@ -169,7 +169,7 @@ def test_navrls_own_command_line_works_as_typed(tmp_path: Path) -> None:
         (["--preset", "slow"], "There is no train preset"),
         (["env.num_envs=33", "ranks=2"], "multiple of the 2 ranks"),
         (["policy.kind=navrl", "env.lidar_azimuths=18"], "36 x 4 beams"),
-        (["init_from=nothing.fledge", "ranks=1"], "there is no such run, policy file or shipped policy"),
+        (["init_from=nothing.fledge", "ranks=1"], "init_from=nothing.fledge does not exist"),
     ],
 )
 def test_misuse_gets_one_sentence_and_exit_2(

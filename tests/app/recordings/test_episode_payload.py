@@ -211,7 +211,7 @@ def test_a_training_that_began_another_file_still_answers_about_the_one_before(t
     assert cache.list(id)["generation"] == "000002.frec"
     assert unpack(cache.episode(id, 5, generation="000001.frec"))[0]["task"] == "navigation"
     assert unpack(cache.episode(id, 0))[0]["task"] == "elsewhere.py:task"
-    with pytest.raises(InputError, match="not kept"):
+    with pytest.raises(InputError, match="already deleted"):
         cache.episode(id, 0, generation="../../../etc/passwd")
     (tmp_path / "run" / "live" / "000001.frec").unlink()  # as a training removes its old ones
     cache.list(id)

@@ -161,7 +161,7 @@ def test_opponents_may_be_added_but_not_lost() -> None:
     env = versus(settings(2), PlaceholderPilot())
     with pytest.raises(InputError, match="at least 1"):
         env.set_opponents([])
-    with pytest.raises(InputError, match="one greater"):
+    with pytest.raises(InputError, match="at least one above 0"):
         env.set_opponents([PlaceholderPilot()], [0.0])
     env.set_opponents([*env.opponents, RandomPilot()], [1.0, 1.0])
     state = env.state_dict()
