@@ -94,7 +94,7 @@ def test_graph_inputs_come_padded_with_masks() -> None:
         buffer.add({"nodes": padded, "nodes_mask": mask, "id": np.arange(4)})
         again = everything(buffer)
         assert all(torch.equal(again[k][:4], again[k][4:]) for k in batch if k != "index")
-        with pytest.raises(InputError, match="at most"):
+        with pytest.raises(InputError, match="with a shorter first axis"):
             buffer.add({"nodes": [np.zeros((6, 3), np.float32)] * 5, "id": np.arange(4)})
         with pytest.raises(InputError, match="true cells first"):
             buffer.add({"nodes": padded, "nodes_mask": ~mask, "id": np.arange(4)})
