@@ -65,8 +65,8 @@ def duration(seconds: float) -> str:
 
 
 def say(console: Console, text: str) -> None:
-    """Print one line without wrapping, so that paths and commands can be copied."""
-    console.print(text, soft_wrap=True)
+    """Print one line without wrapping, so that paths and commands can be copied; control characters are escaped."""
+    console.print(harmless(text), soft_wrap=True)
 
 
 def in_notebook() -> bool:

@@ -23,7 +23,7 @@ from fledge.tasks.base import Task
 from fledge.tasks.metrics import env_label
 from fledge.tasks.policy_factory import TrainedEnv
 from fledge.tasks.policy_loader import LoadedPolicy, add_shield, find_policy_file, load_interop, load_policy, make_pilot
-from fledge.tasks.registry import find_task, task_names
+from fledge.tasks.registry import find_task, registered_tasks
 
 RECORDED = 256  # number of envs whose first episodes a picture shows
 
@@ -156,7 +156,7 @@ def task_of(names: Sequence[str]) -> Task | None:
     files = [name for name in names if make_pilot(navigation, name) is None and find_policy_file(name) is not None]
     if files:
         return load_policy(files[0]).task
-    tasks = [navigation, *(find_task(name) for name in task_names())]
+    tasks = [navigation, *registered_tasks()]
     return next((task for name in names for task in tasks if make_pilot(task, name) is not None), None)
 
 
