@@ -105,14 +105,18 @@ def build_policy(build: Callable[[Mapping[str, Any]], LearnedPolicy], entries: M
         FormatError: The network cannot be built, or the weights do not match it.
     """
     if long := [key for key, value in entries["policy"].items() if isinstance(value, list) and len(value) > LONGEST]:
-        raise FormatError(f"The network that {name} describes cannot be built: {long[0]} has more than {LONGEST} items.")
+        raise FormatError(
+            f"The network that {name} describes cannot be built: {long[0]} has more than {LONGEST} items."
+        )
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             outline = build(entries["policy"])
     except (RuntimeError, ArithmeticError, LookupError, AttributeError, TypeError, ValueError) as error:
         if isinstance(error, FledgeError):
             raise
-        raise FormatError(f"The network that {name} describes cannot be built: {str(error).splitlines()[0]}.") from error
+        raise FormatError(
+            f"The network that {name} describes cannot be built: {str(error).splitlines()[0]}."
+        ) from error
     check_shapes(outline, entries["model"], name)
     return load_weights(build(entries["policy"]), entries["model"], name).eval()
 

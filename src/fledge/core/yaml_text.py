@@ -26,7 +26,9 @@ def check_yaml(text: str | bytes) -> None:
             raise yaml.YAMLError(f"tags such as {event.tag[:60]!r} are not allowed")
         if isinstance(event, yaml.ScalarEvent) and event.implicit[0]:  # without quotes
             if BASE_60.fullmatch(event.value):
-                raise yaml.YAMLError(f"{event.value[:60]} would be a number in base 60: write it in quotes, or in seconds")
+                raise yaml.YAMLError(
+                    f"{event.value[:60]} would be a number in base 60: write it in quotes, or in seconds"
+                )
             if len(event.value) > MAX_NUMBER and NUMBER.fullmatch(event.value):
                 raise yaml.YAMLError(f"a number has {len(event.value):,} characters, but may have {MAX_NUMBER}")
 

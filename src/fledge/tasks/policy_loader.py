@@ -24,7 +24,7 @@ from fledge.agents.policy_file import build_policy, is_past_self, policy_entries
 from fledge.core.code import find_object, is_reference
 from fledge.core.errors import ConfigError, did_you_mean
 from fledge.core.paths import os_error_message, path_hint
-from fledge.core.specs import ActionSpec, TensorSpec
+from fledge.core.specs import ActionSpec, TensorSpec, parts_of
 from fledge.envs.base import TensorEnv
 from fledge.storage import load_checkpoint
 from fledge.tasks.base import Task
@@ -193,7 +193,7 @@ def add_shield(policy: LoadedPolicy, shield: str) -> LoadedPolicy:
     """Return the policy with one of its task's shields, which checks and corrects every action."""
     shields = policy.task.policy.shields
     if shield not in shields:
-        known = f"choose one of {', '.join(shields)}" if shields else "leave out --shield"
+        known = f"choose one of {', '.join(shields)}" if shields else "leave out the shield"
         raise ConfigError(f"Task {policy.task.name!r} has no shield {shield!r}: {known}.")
     return dataclasses.replace(policy, name=f"{policy.name}+{shield}", agent=shields[shield](policy.agent))
 
@@ -287,19 +287,20 @@ def check_fit(agent: BaseAgent, env: TensorEnv) -> None:
         seen = env.observation_spec[key]
         if (seen.shape, seen.num_values) != (spec.shape, spec.num_values):
             raise ConfigError(
-                f"{name} reads {key} of shape {spec.shape}, but this env observes {seen.shape}: use the env that it was "
+                f"{name} reads {key} as {_told(spec)}, but this env observes {_told(seen)}: use the env that it was "
                 "trained in."
             )
     acts: ActionSpec | None = getattr(agent, "acts", None)
     if acts is not None and shapes_of(acts) != shapes_of(env.action_spec):
-        raise ConfigError(
-            f"{name} acts with {shapes_of(acts)}, but this env takes {shapes_of(env.action_spec)}: use the env that "
-            "it was trained in."
-        )
+        own, other = (", ".join(map(_told, parts_of(spec).values())) for spec in (acts, env.action_spec))
+        raise ConfigError(f"{name} acts with {own}, but this env takes {other}: use the env that it was trained in.")
     agent.bind(env)
+
+
+def _told(spec: TensorSpec) -> str:
+    return f"shape {list(spec.shape)}{'' if spec.num_values is None else f' of {spec.num_values} values'}"
 
 
 def shapes_of(spec: ActionSpec) -> dict[str, tuple[Any, ...]]:
     """Return the shape and the number of values of each part of an action; a policy and its env must agree on them."""
-    parts = {"action": spec} if isinstance(spec, TensorSpec) else dict(spec)
-    return {name: (part.shape, part.num_values) for name, part in parts.items()}
+    return {name: (part.shape, part.num_values) for name, part in parts_of(spec).items()}

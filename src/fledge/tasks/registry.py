@@ -139,7 +139,7 @@ def find_named_task(reference: str, asked_by: str = "This") -> Task:
     if (task := _named_task(reference)) is not None:
         return task
     if is_code(reference):
-        fix = f"add --task {reference}"
+        fix = f"add --task {reference} (in Python, task={reference!r})"
         if is_gone(reference):
             fix = f"that file is no longer there, so add --task PATH/{Path(reference).name} with its new place"
         raise ConfigError(

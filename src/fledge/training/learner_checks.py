@@ -46,7 +46,9 @@ def learner_error(algo: str, error: Exception) -> Exception:
         return error
     where = [line for line in traceback.extract_tb(error.__traceback__) if line.filename in algo]
     at = f" in {where[-1].filename}, line {where[-1].lineno}" if where else ""
-    return InputError(f"algo={algo} failed{at}: {type(error).__name__}: {error}. `fledge --debug` shows all.")
+    return InputError(
+        f"algo={algo} failed{at}: {type(error).__name__}: {error}. On the command line, --debug shows the traceback."
+    )
 
 
 def check_report(losses: Any, algo: str, reserved: set[str]) -> dict[str, float]:
