@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import io
 import os
@@ -153,3 +154,5 @@ def check_output(path: Path | None, option: str = "--picture", endings: Sequence
         known = " or ".join([", ".join(endings[:-1]), endings[-1]]).removeprefix(" or ")
         raise click.BadParameter(f"{path.name} must end in {known}.", param_hint=option)
     path.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))

@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from fledge.core.code import is_reference
 from fledge.core.config_help import TYPE_NAMES, field_help, unknown_key
 from fledge.core.errors import ConfigError
-from fledge.core.paths import check_readable
+from fledge.core.paths import check_readable, shorten
 from fledge.core.yaml_text import check_yaml, parse_yaml
 
 C = TypeVar("C")
@@ -107,6 +107,7 @@ class _Config:
                 name for name, means in self.aliases.items() if means and name.rpartition(".")[0] == section != ""
             ]
             raise ConfigError(source + unknown_key(ours, [*self.known, *others]))
+        _refuse_interpolation(value, f"{source}{key}")
         self.scaled.pop(ours, None)
         if factors:
             self.scaled[ours] = f"{source}{key}={value}", factors
@@ -117,9 +118,9 @@ class _Config:
             self._set(ours, value if is_verbatim else parse_yaml(value))
         except (OmegaConfBaseException, ValueError) as error:
             takes = self.known[ours].type_name
-            raise ConfigError(f"{source}{ours}={value} does not fit: {ours} takes {takes}.") from error
+            raise ConfigError(f"{source}{ours}={shorten(value)} does not fit: {ours} takes {takes}.") from error
         except Exception as error:  # YAML's scanner has its own error tree
-            raise ConfigError(f"{source}{key}={value} cannot be read: {str(error).splitlines()[0]}.") from error
+            raise ConfigError(f"{source}{key}={shorten(value)} cannot be read: {_problem(error)}.") from error
         return ours
 
     def _set(self, key: str, value: Any) -> None:
@@ -289,7 +290,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
             raise
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}" if mark is not None else ""
-        raise ConfigError(f"{path} cannot be read{where}: {str(error).splitlines()[0]}.") from error
+        raise ConfigError(f"{path} cannot be read{where}: {_problem(error)}.") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path} is not a file of settings: it must consist of lines such as `seed: 3`.")
     return content
@@ -309,7 +310,19 @@ def check_config_class(kind: type, what: str) -> None:
         ) from error
 
 
+def _problem(error: Exception) -> str:
+    """Return the cause of an error in one line; YAML's own errors hold it apart from the place."""
+    return str(getattr(error, "problem", None) or error).splitlines()[0]
+
+
+def _refuse_interpolation(value: Any, source: str) -> None:
+    """Raise ConfigError if a value has the form ${...}, in which OmegaConf would read environment variables."""
+    if "${" in str(value):
+        raise ConfigError(f"{source} contains '${{', which settings do not allow: write the value itself.")
+
+
 def _merge(node: Any, content: Mapping[str, Any], source: str) -> Any:
+    _refuse_interpolation(content, source)
     try:
         return OmegaConf.merge(node, OmegaConf.create(dict(content)))
     except OmegaConfBaseException as error:

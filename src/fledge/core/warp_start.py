@@ -10,13 +10,21 @@ from collections.abc import Iterator
 
 import warp as wp
 
+from fledge.core.errors import StorageError
+
 
 def start_warp() -> None:
     """Initialise Warp; further calls do nothing."""
     wp.config.enable_backward = False
     wp.config.log_level = wp.LOG_ERROR
     with contextlib.nullcontext() if _has_cuda_driver() else _quiet_native_stderr():
-        wp.init()
+        try:
+            wp.init()
+        except OSError as error:
+            raise StorageError(
+                f"Warp's kernel cache {error.filename} cannot be made ({error.strerror}): set the variable WARP_CACHE_PATH "
+                "(or HOME) to a folder that can be written."
+            ) from error
 
 
 @contextlib.contextmanager
