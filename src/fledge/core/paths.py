@@ -33,13 +33,13 @@ def os_error_message(error: OSError) -> str:
 
 
 def shorten(value: object) -> str:
-    """Return a value as text, without the middle of a very long one."""
+    """Return a value as text; of more than 200 characters, keep only the first and last 60."""
     text = str(value)
     return text if len(text) <= 200 else f"{text[:60]}…{text[-60:]}"
 
 
 def check_readable(path: Path) -> Path:
-    """Return a path if it is a folder or a regular file; raise ConfigError with a hint if it is missing or anything else."""
+    """Return the path of a regular file or a folder; raise ConfigError, with a hint, if there is neither."""
     try:
         mode = os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -53,7 +53,7 @@ def check_readable(path: Path) -> Path:
 
 
 def path_hint(path: Path) -> str:
-    """Return a sentence about a path where no file or folder is: what is there instead, a similar name, or other names."""
+    """Return a hint for a path that is no file or folder: the kind of thing it is, a similar name, or its neighbours."""
     if path.exists():
         if path.is_file() or path.is_dir():
             return ""
