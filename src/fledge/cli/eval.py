@@ -46,12 +46,12 @@ from fledge.cli.task_options import TaskOptionsCommand, interop_file, read_vary
 @click.option(
     "--picture",
     type=PATH,
-    help="Write a picture of the episodes, or of the curve: PNG, SVG, PDF or JPG. Several policies: FILE_NAME.png each.",
+    help="Write a picture of the episodes, or of the curve: PNG, SVG, PDF or JPG. Of several policies: FILE_POLICY.png.",
 )
 @click.option(
     "--record",
     type=PATH,
-    help="Write a recording of the most interesting episodes (.frec). Several policies: FILE_NAME.frec each.",
+    help="Write a recording of the most interesting episodes (.frec). Of several policies: FILE_POLICY.frec.",
 )
 @click.option(
     "--record-episodes", type=click.IntRange(1, 100_000), default=16, show_default=True, help="Episodes in --record."
