@@ -108,7 +108,8 @@ def nest(levels: int) -> Any:
     [
         {"leaf": 10**9}, {"leaf": -1}, {"leaf": "0"}, {"leaf": True}, {"eval": "1"}, {"dict": [1]}, {"items": [[1]]},
         {"items": [[{"leaf": 0}, 1]]}, {"items": [[[1], 2]]}, {"float": "zz"}, {"int": "1" * 200_000}, {"complex": [1]},
-        {"complex": ["a", 1]}, {"complex": [10**400, 0]}, {"complex": [{"int": "f" * 400}, 0]}, {}, {"dict": {}, "leaf": 0}, nest(600),
+        {"complex": ["a", 1]}, {"complex": [10**400, 0]}, {"complex": [{"int": "f" * 400}, 0]}, {},
+        {"dict": {}, "leaf": 0}, nest(600),
     ],
 )  # fmt: skip
 def test_a_tree_that_lies_is_refused(honest: Path, tree: Any) -> None:

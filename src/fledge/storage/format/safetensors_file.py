@@ -71,7 +71,7 @@ class _reading:
         self.path = path
 
     def __enter__(self) -> BinaryIO:
-        self.stream = open(self.path, "rb")  # noqa: SIM115 - closed below
+        self.stream = open(self.path, "rb")
         return self.stream
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
@@ -117,7 +117,9 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _entry(name: str, row: Any, start: int) -> _Entry:
     dtype, shape, (begin, end) = _DTYPES.get(row["dtype"]), row["shape"], row["data_offsets"]
     if dtype is None:
-        raise FormatError(f"the tensor {name[:60]!r} is {str(row['dtype'])[:40]}, but Fledge reads {', '.join(_DTYPES)}.")
+        raise FormatError(
+            f"the tensor {name[:60]!r} is {str(row['dtype'])[:40]}, but Fledge reads {', '.join(_DTYPES)}."
+        )
     nbytes = check_description("tensor", dtype, shape)
     if type(begin) is not int or type(end) is not int or begin < 0 or end - begin != nbytes:
         offsets = f"offsets {str([begin, end])[:60]}"
@@ -140,7 +142,9 @@ def _from_row(row: list[Any], tensors: dict[str, torch.Tensor], device: torch.de
     if kind == "tensor":
         return tensor.to(device)
     data = tensor.reshape(-1).view(torch.uint8).numpy()
-    shape = list(tensor.shape if kind == "bytes" else tensor.shape[:-1])  # an array is stored as bytes, with one more axis
+    shape = list(
+        tensor.shape if kind == "bytes" else tensor.shape[:-1]
+    )  # an array is stored as bytes, with one more axis
     if check_description(kind, dtype, shape) != data.nbytes:
         raise FormatError(f"the {kind} {name[:60]!r} does not have the size of its dtype and shape.")
     return restore(kind, dtype, tuple(shape), data, torch.device("cpu"))
