@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import json
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fledge.core.extras import install_command
+from fledge.monitor.metrics_file import read_metrics
 
 SECONDS_BETWEEN_LINES = 10.0  # on a console that is not a terminal
 
@@ -32,7 +32,11 @@ class FileLogger:
 
     def __init__(self, folder: Path, resume_step: int | None = None) -> None:
         self._csv_path, self._json_path = folder / "metrics.csv", folder / "metrics.jsonl"
-        rows = [row for row in self._rows() if row["step"] <= resume_step] if resume_step is not None else []
+        rows = (
+            [row for row in read_metrics(self._json_path) if row["step"] <= resume_step]
+            if resume_step is not None
+            else []
+        )
         _replace(self._json_path, "".join(json.dumps(row) + "\n" for row in rows))
         self._json = self._json_path.open("a", encoding="utf-8")
         self._columns = list(dict.fromkeys(name for row in rows for name in row))
@@ -46,19 +50,10 @@ class FileLogger:
         if new:  # a metric seen for the first time (an evaluation): the table gets a column
             self._columns += new
             self._csv.close()
-            self._write_table(self._rows())
+            self._write_table(read_metrics(self._json_path))
         else:
             csv.DictWriter(self._csv, self._columns).writerow(row)
             self._csv.flush()
-
-    def _rows(self) -> list[dict[str, Any]]:
-        """Return the rows of `metrics.jsonl`, without a line that is incomplete because the process was killed."""
-        rows = []
-        if self._json_path.exists():
-            for line in self._json_path.read_text(encoding="utf-8").splitlines():
-                with contextlib.suppress(json.JSONDecodeError):
-                    rows.append(json.loads(line))
-        return rows
 
     def _write_table(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write `metrics.csv` anew with these rows, and keep the file open to append more."""

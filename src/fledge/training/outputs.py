@@ -29,8 +29,10 @@ from fledge.storage import AsyncCheckpointSaver, CheckpointHandle, CheckpointHis
 from fledge.tasks.registry import is_code
 from fledge.training.config import WandbMode
 from fledge.training.init_from import read_initial_policy
+from fledge.training.learner_checks import place_of
 from fledge.training.memory import MemoryWatch
 from fledge.training.run import TrainingState
+from fledge.training.run_lock import RunLock
 
 SUMMARY_EVERY = 100  # iterations between two summaries
 OFF_POLICY_SUMMARY_S = 60.0  # at least between two summaries: an iteration from replay may be a few decisions only
@@ -41,9 +43,10 @@ RECENT = 20  # iterations that the recent primary metric averages over
 class RunOutputs:
     """Writes the logs, evaluations, checkpoints and rollout archives of a run; only rank 0 has this object."""
 
-    def __init__(self, run: TrainingState, folder: Path, quiet: bool = False) -> None:
+    def __init__(self, run: TrainingState, folder: Path, quiet: bool = False, lock: RunLock | None = None) -> None:
         cfg = run.cfg
-        self.run, self.folder, self.is_new = run, folder, not folder.exists()
+        self.run, self.folder, self.lock = run, folder, lock
+        self.is_new = lock.made_folder if lock else not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         level = min(cfg.save_compression_level, MAX_LEVEL) if cfg.compress_checkpoint else 0
         # signals: the training loop finishes its iteration, saves and drains the queue itself
@@ -124,24 +127,42 @@ class RunOutputs:
         if text:
             self.console.say(text)
 
-    def evaluate(self, metrics: dict[str, float], monitor: PerformanceMonitor) -> None:
+    def evaluate(self, metrics: dict[str, float], monitor: PerformanceMonitor) -> FledgeError | None:
         """Every `eval_interval` iterations, evaluate on held-out maps and seeds and add the results to `metrics`.
 
-        Other ranks wait meanwhile.
+        Other ranks wait meanwhile. An evaluation that fails returns its error, to be raised once the run is saved.
         """
-        cfg, task = self.run.cfg, self.run.task
-        if not cfg.eval_interval or self.run.iteration % cfg.eval_interval:
-            return
-        world = task.evaluation(cfg.env)
-        with monitor.timer("evaluation"), torch.random.fork_rng(devices=[]):
-            result = evaluate(
-                self.run.policy, task, world, cfg.eval_episodes, VALIDATION_SEED, device=self.run.device, num_threads=1
+        cfg, task, iteration = self.run.cfg, self.run.task, self.run.iteration
+        if not cfg.eval_interval or iteration % cfg.eval_interval:
+            return None
+        try:
+            world = task.evaluation(cfg.env)
+            with monitor.timer("evaluation"), torch.random.fork_rng(devices=[]):
+                result = evaluate(
+                    self.run.policy,
+                    task,
+                    world,
+                    cfg.eval_episodes,
+                    VALIDATION_SEED,
+                    device=self.run.device,
+                    num_threads=1,
+                )
+            metrics |= {f"eval/{name}": result.rate(name) for name in result.counts}
+            metrics["eval/return"] = float(result.returns.mean())
+        except Exception as error:
+            why = str(error) if isinstance(error, FledgeError) else f"{type(error).__name__}: {error}."
+            failure = FledgeError(
+                f"The evaluation after iteration {iteration} failed{place_of(error)}: {why} The run was saved after this "
+                "iteration: resume it with corrected code, or with eval_interval=0 to train without evaluations."
             )
-        metrics |= {f"eval/{name}": result.rate(name) for name in result.counts}
-        metrics["eval/return"] = float(result.returns.mean())
+            failure.__cause__ = error
+            return failure
+        return None
 
     def log(self, metrics: dict[str, float], monitor: PerformanceMonitor) -> None:
         run = self.run
+        if self.lock:
+            self.lock.check()
         if metrics["episodes"]:
             self.recent.append((metrics["episodes"] * metrics[self.primary_metric], metrics["episodes"]))
         if self.recent:  # before the first episode has ended there is nothing to say
