@@ -7,13 +7,14 @@ import io
 import json
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from fledge.core.extras import install_command
 from fledge.monitor.metrics_file import read_metrics
 
+UNKNOWN = "\N{EN DASH}"  # shown for a metric that has no value yet
 SECONDS_BETWEEN_LINES = 10.0  # on a console that is not a terminal
 
 
@@ -139,12 +140,9 @@ class ConsoleLogger:
         from fledge.core.terminal import NotebookBar, in_notebook, make_console
 
         self.total, self.start = total_steps, 0
-        self._figures = {
-            "frames_per_second": "{:,.0f} decisions/s",
-            f"{primary_metric}_recent": primary_metric + " {:.3f}",
-        }
+        self._figures = {f"{primary_metric}_recent": (primary_metric, ".3f")}  # metric: its label and format
         if primary_metric != "return":
-            self._figures["return"] = "return {:+.1f}"
+            self._figures["return"] = ("return", "+.1f")
         self._started = self._last_line = time.monotonic()
         self._console = make_console(stderr=True)
         self._console.quiet = self._quiet = quiet
@@ -171,7 +169,7 @@ class ConsoleLogger:
             self._notebook_bar.update(step, total=total_steps)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        figures = "  ".join(text.format(metrics[name]) for name, text in self._figures.items() if name in metrics)
+        figures = "  ".join(self._texts(metrics))
         if self._bar is not None:
             self._bar.update(self._task, completed=step, figures=figures)
         if self._notebook_bar is not None:
@@ -184,6 +182,13 @@ class ConsoleLogger:
             left = (now - self._started) / max(step - self.start, 1) * (self.total - step)
             clock = f"{int(left) // 60}:{int(left) % 60:02d}"
             print(f"iteration {step}/{self.total}  {figures}  {clock} left", file=sys.stderr, flush=True)
+
+    def _texts(self, metrics: Mapping[str, float]) -> Iterator[str]:
+        """Yield the figures to show; a metric of episodes is a dash until an episode has ended."""
+        if "frames_per_second" in metrics:
+            yield f"{metrics['frames_per_second']:,.0f} decisions/s"
+        for name, (label, digits) in self._figures.items():
+            yield f"{label} {format(metrics[name], digits) if name in metrics else UNKNOWN}"
 
     def say(self, text: str) -> None:
         """Print a line without disturbing the bar."""

@@ -20,18 +20,20 @@ from fledge.core.errors import ConfigError
 from fledge.core.machine import pick_device
 from fledge.core.overrides import read_yaml, value_given
 from fledge.core.settings import check_settings, flat_settings
+from fledge.envs.checker import draw_actions
 from fledge.envs.reward_wrapper import find_reward
 from fledge.storage import CheckpointHistory
 from fledge.tasks.base import Task
-from fledge.tasks.policy_factory import env_specs
 from fledge.tasks.registry import LOCAL, find_task, is_code, task_names
 from fledge.training.config import CollectMode, TrainConfig, make_config, read_run_config, with_named_code
 from fledge.training.init_from import other_env, take_network
 from fledge.training.loop import train
 from fledge.training.memory import check_memory, memory_sentence
 from fledge.training.ranks import Ranks, default_ranks, joined_ranks, ranks_from_environment, read_variable
-from fledge.training.run import env_with_reward, refuse_misfits
+from fledge.training.run import env_with_reward, make_rank_envs, refuse_misfits
 from fledge.training.run_lock import RunLock
+
+TRIAL_STEPS = 3  # of a user's reward, before the run starts
 
 
 @dataclass
@@ -76,15 +78,18 @@ def run_training(
         preset = None if resume else preset  # a resumed run keeps its settings
     task, cfg, folder, taken = read_training(task, preset, overrides, folder, resume)
     size = choose_ranks(task, cfg, overrides, quiet, place)
+    is_first = place is None or place.is_first
     check_before_start(task, cfg, size)
     check_folder(folder)
+    if cfg.reward and is_first:
+        try_reward(task, cfg, size)
     mode = ["--resume", str(folder)] if resume else ["--folder", str(folder)]
     mode += ["--preset", preset] if preset is not None and not resume else []
     child = ["-m", "fledge.cli", "train", task.reference, *overrides, *mode]
     interrupts: list[bool] = []
     try:
         with contextlib.ExitStack() as signals, contextlib.ExitStack() as until_end:
-            lock = until_end.enter_context(RunLock(folder, force)) if place is None or place.is_first else None
+            lock = until_end.enter_context(RunLock(folder, force)) if is_first else None
             if not resume:  # another process may have trained in this folder since the first check
                 refuse_old_run(folder)
             joining = joined_ranks(size, cfg.device, child, cfg.threads, lambda: how_to_go_on(folder))
@@ -165,7 +170,7 @@ def refuse_old_run(folder: Path) -> None:
     """Raise ConfigError if a folder already holds a run, which a new run would replace."""
     if not (folder / "config.yaml").exists():
         return
-    how = f"`fledge train --resume {folder}` (in Python, fledge.train(folder={str(folder)!r}, resume=True))"
+    how = resume_call(folder)
     if has_saved(folder):
         raise ConfigError(f"{folder} already holds a run: {how} continues it, or choose another folder.")
     raise ConfigError(
@@ -224,7 +229,12 @@ def has_saved(folder: Path) -> bool:
 
 def how_to_go_on(folder: Path) -> str:
     """Return a sentence on how to continue a stopped run; "" if nothing was saved."""
-    return f"--resume {folder} continues from its newest checkpoint." if has_saved(folder) else ""
+    return f"{resume_call(folder)} continues from its newest checkpoint." if has_saved(folder) else ""
+
+
+def resume_call(folder: Path) -> str:
+    """Return the command that continues a run, and its form in Python."""
+    return f"`fledge train --resume {folder}` (in Python, folder={str(folder)!r}, resume=True)"
 
 
 def moved_algorithm(run: Path, overrides: Sequence[str]) -> list[str]:
@@ -263,11 +273,23 @@ def check_before_start(task: Task, cfg: TrainConfig, ranks: int) -> None:
     here = read_variable("LOCAL_WORLD_SIZE", 1) if "LOCAL_WORLD_SIZE" in os.environ else ranks
     pick_device(cfg.device, torch.cuda.device_count(), here - 1)
     task.policy.build(task.policy.describe(task, cfg.learner.policy_form, cfg.env, cfg.policy))
-    if cfg.reward and (paid := env_with_reward(task, cfg.env, cfg.reward)) is not None:
-        env_specs(task, paid)  # makes the reward
-    elif cfg.reward:
+    if cfg.reward and env_with_reward(task, cfg.env, cfg.reward) is None:
         find_reward(cfg.reward)
     check_memory(task, cfg, ranks)
+
+
+def try_reward(task: Task, cfg: TrainConfig, ranks: int) -> None:
+    """Step envs like those of the run a few times with a user's reward, so that its errors appear before the run starts."""
+    device = pick_device(cfg.device, torch.cuda.device_count())
+    with torch.random.fork_rng(devices=[]):
+        envs = make_rank_envs(task, cfg, Ranks(0, ranks), device)
+        try:
+            envs[0].reset()
+            for action in draw_actions(envs[0], TRIAL_STEPS):
+                envs[0].step(action)
+        finally:
+            for env in envs:
+                env.close()
 
 
 def check_folder(folder: Path) -> None:
@@ -277,4 +299,4 @@ def check_folder(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=nearest):
             pass
     except OSError as error:
-        raise ConfigError(f"{folder} cannot be written ({error.strerror}): choose another --folder.") from error
+        raise ConfigError(f"{folder} cannot be written ({error.strerror}): choose another folder.") from error

@@ -16,7 +16,7 @@ import fledge
 from fledge.core.errors import InputError, NumericsError
 from fledge.learn.registry import ALGORITHMS
 
-SHOW_ALL = "`fledge --debug` (in Python, error.__cause__) shows the traceback."
+SHOW_ALL = "On the command line, --debug shows the traceback."
 
 
 def check_state(state: Any, what: str, reserved: Collection[str] = ()) -> dict[str, Any]:
