@@ -82,7 +82,7 @@ def unknown_key(key: str, known: Sequence[str]) -> str:
     """Return the error message for a key that is not among the `known` settings, with the most similar one as a hint."""
     near = nearest_key(key, known)
     hint = f" Did you mean {near}?" if near else ""
-    return f"There is no setting {key}.{hint} `--help-config` lists them all."
+    return f"There is no setting {key}.{hint} `fledge train --help-config` lists them all."
 
 
 def nearest_key(key: str, known: Sequence[str], cutoff: float = 0.7) -> str | None:

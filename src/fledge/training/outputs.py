@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import shlex
 import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from omegaconf import OmegaConf
 
 from fledge.agents.policy_file import ENTRIES, past_self_file
 from fledge.collect.compressed import CompressedBatch
-from fledge.core.errors import FledgeError
+from fledge.core.errors import FledgeError, StorageError
 from fledge.core.machine import resident_bytes
 from fledge.core.overrides import to_plain
 from fledge.core.settings import code_settings, flat_settings
@@ -29,8 +30,10 @@ from fledge.storage import AsyncCheckpointSaver, CheckpointHandle, CheckpointHis
 from fledge.tasks.registry import is_code
 from fledge.training.config import WandbMode
 from fledge.training.init_from import read_initial_policy
+from fledge.training.learner_checks import place_of
 from fledge.training.memory import MemoryWatch
 from fledge.training.run import TrainingState
+from fledge.training.run_lock import RunLock
 
 SUMMARY_EVERY = 100  # iterations between two summaries
 OFF_POLICY_SUMMARY_S = 60.0  # at least between two summaries: an iteration from replay may be a few decisions only
@@ -41,9 +44,10 @@ RECENT = 20  # iterations that the recent primary metric averages over
 class RunOutputs:
     """Writes the logs, evaluations, checkpoints and rollout archives of a run; only rank 0 has this object."""
 
-    def __init__(self, run: TrainingState, folder: Path, quiet: bool = False) -> None:
+    def __init__(self, run: TrainingState, folder: Path, quiet: bool = False, lock: RunLock | None = None) -> None:
         cfg = run.cfg
-        self.run, self.folder, self.is_new = run, folder, not folder.exists()
+        self.run, self.folder, self.lock = run, folder, lock
+        self.is_new = lock.made_folder if lock else not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         level = min(cfg.save_compression_level, MAX_LEVEL) if cfg.compress_checkpoint else 0
         # signals: the training loop finishes its iteration, saves and drains the queue itself
@@ -76,9 +80,10 @@ class RunOutputs:
     def write_config(self) -> None:
         """Write config.yaml, which makes the folder a run, and run.json; allow live recording from here on."""
         path = self.folder / "config.yaml"
-        OmegaConf.save(OmegaConf.structured(self.run.cfg), path.with_suffix(".new"))
-        path.with_suffix(".new").replace(path)
-        self.write_info()
+        with writing(self.folder):
+            OmegaConf.save(OmegaConf.structured(self.run.cfg), path.with_suffix(".new"))
+            path.with_suffix(".new").replace(path)
+            self.write_info()
         self.run.recorder.capture.folder = self.folder
 
     def write_info(self) -> None:
@@ -108,9 +113,10 @@ class RunOutputs:
         elif cfg.init_from:
             state = read_initial_policy(cfg.init_from, self.run.task)
         step = int(state["iteration"]) if resume and state else None
-        self.loggers = [FileLogger(self.folder, step), self.console]
-        if cfg.tensorboard:
-            self.loggers.append(TensorBoardLogger(self.folder, step))
+        with writing(self.folder):
+            self.loggers = [FileLogger(self.folder, step), self.console]
+            if cfg.tensorboard:
+                self.loggers.append(TensorBoardLogger(self.folder, step))
         if cfg.wandb.mode is not WandbMode.disabled:
             wandb, note = open_wandb(self.folder, cfg.wandb.mode.value, cfg.wandb.project, to_plain(cfg))
             self.loggers += [wandb] if wandb else []
@@ -124,24 +130,42 @@ class RunOutputs:
         if text:
             self.console.say(text)
 
-    def evaluate(self, metrics: dict[str, float], monitor: PerformanceMonitor) -> None:
+    def evaluate(self, metrics: dict[str, float], monitor: PerformanceMonitor) -> FledgeError | None:
         """Every `eval_interval` iterations, evaluate on held-out maps and seeds and add the results to `metrics`.
 
-        Other ranks wait meanwhile.
+        Other ranks wait meanwhile. An evaluation that fails returns its error, to be raised once the run is saved.
         """
-        cfg, task = self.run.cfg, self.run.task
-        if not cfg.eval_interval or self.run.iteration % cfg.eval_interval:
-            return
-        world = task.evaluation(cfg.env)
-        with monitor.timer("evaluation"), torch.random.fork_rng(devices=[]):
-            result = evaluate(
-                self.run.policy, task, world, cfg.eval_episodes, VALIDATION_SEED, device=self.run.device, num_threads=1
+        cfg, task, iteration = self.run.cfg, self.run.task, self.run.iteration
+        if not cfg.eval_interval or iteration % cfg.eval_interval:
+            return None
+        try:
+            world = task.evaluation(cfg.env)
+            with monitor.timer("evaluation"), torch.random.fork_rng(devices=[]):
+                result = evaluate(
+                    self.run.policy,
+                    task,
+                    world,
+                    cfg.eval_episodes,
+                    VALIDATION_SEED,
+                    device=self.run.device,
+                    num_threads=1,
+                )
+            metrics |= {f"eval/{name}": result.rate(name) for name in result.counts}
+            metrics["eval/return"] = float(result.returns.mean())
+        except Exception as error:
+            why = str(error) if isinstance(error, FledgeError) else f"{type(error).__name__}: {error}."
+            failure = FledgeError(
+                f"The evaluation after iteration {iteration} failed{place_of(error)}: {why} The run was saved after this "
+                "iteration: resume it with corrected code, or with eval_interval=0 to train without evaluations."
             )
-        metrics |= {f"eval/{name}": result.rate(name) for name in result.counts}
-        metrics["eval/return"] = float(result.returns.mean())
+            failure.__cause__ = error
+            return failure
+        return None
 
     def log(self, metrics: dict[str, float], monitor: PerformanceMonitor) -> None:
         run = self.run
+        if self.lock:
+            self.lock.check()
         if metrics["episodes"]:
             self.recent.append((metrics["episodes"] * metrics[self.primary_metric], metrics["episodes"]))
         if self.recent:  # before the first episode has ended there is nothing to say
@@ -161,8 +185,9 @@ class RunOutputs:
             means = mean_episodes(self.unlogged)
             row = {name: value for name, value in {**metrics, **means}.items() if value is not None}
             self.unlogged.clear()
-            for logger in self.loggers:
-                logger.log(run.iteration, row)
+            with writing(self.folder):
+                for logger in self.loggers:
+                    logger.log(run.iteration, row)
         if "memory_mb" in metrics and not run.cfg.off_policy:  # a replay grows until it is full
             warning = self.memory_watch.add(run.iteration, metrics["memory_mb"])
             if warning:
@@ -191,13 +216,17 @@ class RunOutputs:
         self.newest = self.history.save(state, self.run.iteration, metric=metric, complete=complete)
 
     def finish(self, metrics: dict[str, float]) -> dict[str, float]:
-        """Wait until all files are on disk, print how to continue, and return `metrics`; raise if the last save failed."""
+        """Wait until all files are on disk, print how to continue, and return `metrics`; raise if the last save failed.
+
+        Metrics of episodes are left out if no episode ended.
+        """
         self.saver.shutdown()
         if self.newest is not None:
             self.newest.wait()
         self.console.close()
         self.console.say(self.ending())
-        return metrics
+        unknown = () if metrics.get("episodes") else (*self.run.outcomes.values(), "return", "length")
+        return {name: value for name, value in metrics.items() if name not in unknown}
 
     def ending(self) -> str:
         """Return a text that says where the run was saved, and the commands to continue and to evaluate it."""
@@ -220,9 +249,25 @@ class RunOutputs:
         with contextlib.suppress(FledgeError):
             self.saver.shutdown()
         for logger in self.loggers:
-            logger.close()
+            with contextlib.suppress(OSError):  # on a full disk the flush in close fails as well
+                logger.close()
         if discard and self.is_new:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Turn an OSError inside the block, such as a full disk, into a StorageError that names the run's folder."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, FledgeError):
+            raise
+        fix = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "check the folder"
+        raise StorageError(
+            f"{folder} cannot be written ({error.strerror or error}), so the training stops: {fix}, then resume the run from "
+            "its newest checkpoint."
+        ) from error
 
 
 def mean_episodes(iterations: list[dict[str, float]]) -> dict[str, float | None]:

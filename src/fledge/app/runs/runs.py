@@ -20,9 +20,10 @@ import yaml
 
 from fledge.app.runs.chart_list import lay_out
 from fledge.app.runs.file_index import Entry, FileIndex
-from fledge.app.runs.metrics import Curves, Row, is_number, primary_metric_of, read_last
+from fledge.app.runs.metrics import Curves, Row, primary_metric_of, read_last
 from fledge.app.server.assets import STATIC, make_page
 from fledge.core.errors import ConfigError, FledgeError
+from fledge.monitor.metrics_file import is_number
 
 MODULE = STATIC / "charts" / "training.js"
 MAX_CONFIG = 200_000  # bytes
