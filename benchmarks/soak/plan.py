@@ -88,12 +88,12 @@ class Workload(threading.Thread):
         self._children[name] = process
         return process
 
-    def last_words(self, name: str) -> str:
-        """Return the last line that a process wrote."""
+    def last_words(self, name: str, prefix: str = "") -> str:
+        """Return the last line that a process wrote, among those that begin with `prefix`; "" if there is none."""
         with (self.plan.out / f"{name.replace(' ', '_')}.log").open("rb") as log:
-            log.seek(max(0, os.fstat(log.fileno()).st_size - 2000))
+            log.seek(max(0, os.fstat(log.fileno()).st_size - 20_000))
             lines = log.read().decode(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return next((line.strip() for line in reversed(lines) if line.strip() and line.startswith(prefix)), "")
 
     def processes(self) -> dict[str, int]:
         """Return the ids of the processes that run now, by name."""

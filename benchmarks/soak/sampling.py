@@ -16,14 +16,14 @@ import numpy as np
 
 WARM_UP = 0.25  # share of the time that is not judged: caches fill, the replay too
 BLOCKS, STUDENT = 12, 2.228  # blocks of time, and the 97.5 % point of Student's t for BLOCKS - 2 degrees of freedom
-MIN_BLOCKS_MINUTES = 3.0  # a shorter test is not judged: its blocks are too short to be independent
+MIN_MINUTES = 15.0  # a shorter test is not judged: caches still fill, and blocks are too short to be independent
 LIMITS = {"memory_mb": 12.0, "handles": 2.0, "threads": 2.0, "disk_mb": 12.0}  # growth per hour that counts as flat
 UNITS = {"memory_mb": "MB", "handles": "handles", "threads": "threads", "disk_mb": "MB of disk"}
 LOGS = re.compile(r"metrics\.(csv|jsonl)(\.new)?")  # grow with the length of a run
 CHECKPOINT = re.compile(r"checkpoint_\d+\.fledge")
 FILLER = "filler"  # fills the disk of the starved training
 WHOLE = 3  # newest checkpoints of a run, which are complete; weights of all older ones are kept
-RESTARTED = "killed"  # processes whose name begins so are restarted: the peak of each one counts
+RESTARTED = ("killed", "full disk")  # processes whose names begin so are restarted: the peak of each one counts
 
 
 def look_at(process: int) -> dict[str, float] | None:
@@ -123,7 +123,7 @@ def judge(minutes: list[float], values: list[float], length: float, limit: float
     late = what[when >= edges[0]]
     result: dict[str, Any] = {"median": round(float(np.median(late if len(late) else what)), 2)}
     blocks = [what[(when >= low) & (when < high)] for low, high in itertools.pairwise(edges)]
-    if length < MIN_BLOCKS_MINUTES or not all(map(len, blocks)):
+    if length < MIN_MINUTES or not all(map(len, blocks)):
         return {**result, "per_hour": None, "low": None, "high": None, "verdict": "too short"}
     x, y = (edges[:-1] + edges[1:]) / 2 / 60, np.array([np.median(block) for block in blocks])
     slope, offset = np.polyfit(x, y, 1)

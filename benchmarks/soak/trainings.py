@@ -165,9 +165,8 @@ class StarvedTraining(Workload):
             self.plan.fault("the training saved nothing after its disk was full")
         if process.poll() is None:
             return process
-        said = self.last_words(self.name)
-        if process.returncode != 1 or not said.startswith("fledge: "):
-            self.plan.fault(f"a full disk ended the training with {process.returncode} and {said!r}")
+        if process.returncode != 1 or not self.last_words(self.name, "fledge: "):
+            self.plan.fault(f"a full disk ended the training with {process.returncode}: {self.last_words(self.name)}")
         self.plan.count("trainings that a full disk ended")
         self.plan.event(self.name, "ended")
         process = self.launch(self.name, "train", "--resume", str(self.run_folder))
