@@ -179,53 +179,6 @@ def test_attachments_that_were_announced_are_not_kept(app: App) -> None:
         assert memory() - before < 30_000_000
 
 
-def test_who_opens_a_connection_and_says_no_more_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of many such, others would be told that the server is full."""
-    import asyncio
-
-    import uvicorn
-
-    from fledge.app.server import header_timeout
-
-    async def slow(scope: Any, receive: Any, send: Any) -> None:
-        await asyncio.sleep(0.6)  # longer than the header_timeout for heads, which is not for answers
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
-        await send({"type": "http.response.body", "body": b""})
-
-    async def part(port: int, text: bytes) -> bytes:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(text)
-        answer = await asyncio.wait_for(reader.read(), 20)
-        writer.close()
-        return answer
-
-    async def attack() -> list[bytes]:
-        config = uvicorn.Config(
-            slow,
-            port=0,
-            log_level="warning",
-            lifespan="off",
-            http=header_timeout.HeaderTimeoutProtocol,
-            timeout_keep_alive=1,
-        )
-        server = uvicorn.Server(config)
-        running = asyncio.create_task(server.serve())
-        while not server.started:
-            await asyncio.sleep(0.01)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        whole = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-        found = await asyncio.gather(*(part(port, text) for text in (b"", whole[:10], whole, whole + whole[:10])))
-        server.should_exit = True
-        await running
-        return found
-
-    monkeypatch.setattr(header_timeout, "HEADER_S", 0.3)
-    silent, half, served, again = asyncio.run(attack())
-    assert (silent, half) == (b"", b"")
-    assert served.startswith(b"HTTP/1.1 200")
-    assert again.count(b"HTTP/1.1 200") == 1
-
-
 def test_rubbish_is_refused_and_the_server_goes_on(app: App) -> None:
     for rubbish in (
         b"\x00\xff\r\n\r\n",

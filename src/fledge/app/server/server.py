@@ -196,13 +196,14 @@ def serve(server: Server, path: str = "/", open_browser: bool = False) -> None:
     """Print the address of a page and serve until Ctrl-C."""
     import uvicorn
 
-    from fledge.app.server.header_timeout import HeaderTimeoutProtocol
+    from fledge.app.server.connections import MAX_CONNECTIONS, HttpProtocol, WebSocketProtocol
 
     limit_malloc_arenas()
     sock = server.sock or bind(server.config)
     settings = uvicorn.Config(
         server.app, proxy_headers=False, log_level="warning", access_log=False, server_header=False, ws_max_size=MAX_MESSAGE,
-        timeout_keep_alive=30, timeout_graceful_shutdown=2, limit_concurrency=200, http=HeaderTimeoutProtocol,
+        timeout_keep_alive=30, timeout_graceful_shutdown=2, limit_concurrency=MAX_CONNECTIONS + 1, http=HttpProtocol,
+        ws=WebSocketProtocol, ws_per_message_deflate=False,
     )  # fmt: skip
     link = server.link(path)
     how = "until the training ends" if server.config.with_parent else "Ctrl-C stops"
