@@ -200,7 +200,10 @@ def check_size(headers: Mapping[str, str]) -> None:
 
 
 def limited(receive: Any) -> Any:
-    """Return `receive` wrapped to raise Refusal if the body has more than MAX_BODY bytes."""
+    """Return `receive` wrapped to raise Refusal if the body has more than MAX_BODY bytes.
+
+    An empty websocket message, which no page sends and NiceGUI's socket cannot read, ends the connection.
+    """
     seen = 0
 
     async def inner() -> Any:
@@ -210,6 +213,8 @@ def limited(receive: Any) -> Any:
             seen += len(message.get("body", b""))
             if seen > MAX_BODY:
                 raise Refusal(413, TOO_LARGE)
+        if message["type"] == "websocket.receive" and not (message.get("text") or message.get("bytes")):
+            return {"type": "websocket.disconnect", "code": 1003}
         return message
 
     return inner

@@ -24,6 +24,7 @@ from urllib.parse import quote
 from fledge.app.runs.file_index import FileIndex
 from fledge.app.server.assets import STATIC, TaskPages, serve_assets
 from fledge.app.server.guard import MAX_MESSAGE, MIN_TOKEN, Guard, is_local, small_page
+from fledge.app.server.page_socket import check_messages
 from fledge.core.errors import ConfigError
 from fledge.core.extras import extra
 from fledge.core.machine import limit_malloc_arenas
@@ -96,7 +97,7 @@ def build(config: AppConfig) -> Server:
     files = FileIndex(config.folders, awaited=bool(config.with_parent))
     server = Server(config, files, FastAPI(docs_url=None, redoc_url=None, openapi_url=None))
     put_nonces()
-    refuse_attachments()
+    check_messages()
     serve_assets(server.api, server.task_pages)
     answer_missing_pages(nicegui_app)
     from fledge.app.pages import find_pages
@@ -136,25 +137,6 @@ def put_nonces() -> None:
         return source.replace("<script", '<script nonce="{{ request.scope.state.nonce }}"')
 
     environment.loader = FunctionLoader(load)
-
-
-def refuse_attachments() -> None:
-    """Refuse binary attachments on NiceGUI's socket.
-
-    Its protocol lets a message announce any number of attachments, and keeps them all in memory until the last arrives.
-    Our pages send none.
-    """
-    from nicegui import core
-
-    known: Any = core.sio.packet_class
-
-    class Plain(known):
-        def decode(self, encoded_packet: Any) -> Any:
-            if count := super().decode(encoded_packet):
-                raise ValueError("messages with attachments are not accepted")
-            return count
-
-    core.sio.packet_class = Plain
 
 
 def answer_missing_pages(nicegui_app: Any) -> None:
