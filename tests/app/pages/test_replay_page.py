@@ -202,7 +202,8 @@ def test_without_webgl_the_map_is_shown_and_says_so(folder: Path, browser: Brows
         export_html(recording, task_of(recording), tmp_path / "saved.html")
     command = "Page.addScriptToEvaluateOnNewDocument"
     script = browser.driver.execute_cdp_cmd(command, {"source": NO_WEBGL})["identifier"]
-    on_map = f"{P}?.view && !{P}.view.renderer && {P}.t > 0 && document.querySelector('.fp-title').innerText.includes('no WebGL')"
+    says_so = "document.querySelector('.fp-title').innerText.includes('no WebGL')"
+    on_map = f"{P}?.view && !{P}.view.renderer && {P}.t > 0 && {says_so}"
     try:
         browser.open((tmp_path / "saved.html").as_uri())
         browser.until(on_map, 60)
