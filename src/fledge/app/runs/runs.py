@@ -165,7 +165,10 @@ def as_text(value: Any) -> str:
     """Return a setting's value as text, as written in `key=value`."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    text = str(value)
+    try:
+        text = str(value)
+    except ValueError:  # Python refuses to print larger numbers
+        return "a whole number of more than 4,300 digits"
     return text if len(text) <= 200 else f"{text[:200]}…"
 
 
@@ -211,11 +214,14 @@ def examine(entry: Entry) -> dict[str, Any]:
         return {"trouble": "This run has saved no checkpoint yet."}
     if strange := outside_link(entry):
         return {"trouble": f"checkpoints/{strange} is a link out of the run's folder, so the checkpoints are not read."}
-    with _examining:
-        try:
-            report = examine_folder(folder)
-        except (FledgeError, OSError) as error:
-            return {"trouble": str(error).replace(str(folder), entry.name)}
+    if not _examining.acquire(timeout=1.0):  # waiting for longer would use up the threads that answer other requests
+        return {"trouble": "The checkpoints of another run are being verified. Try again when that is done."}
+    try:
+        report = examine_folder(folder)
+    except (FledgeError, OSError) as error:
+        return {"trouble": str(error).replace(str(folder), entry.name)}
+    finally:
+        _examining.release()
     lines = [line.replace(str(folder), entry.name) for line in render(report)]
     return {**report.as_dict(), "folder": entry.name, "lines": lines}
 
