@@ -31,7 +31,7 @@ from torch import Tensor
 
 from fledge.core.errors import InputError
 from fledge.core.random import M0, M1, ROUNDS, W0, W1, Purpose, split_seed
-from fledge.envs.base import Action, TensorEnv, check_begun, clear_results, fill
+from fledge.envs.base import Action, TensorEnv, check_begun, check_duration, clear_results, fill
 
 LOW = 0xFFFFFFFF
 OBSERVING = 1 << 31  # first draw of `observe`; those of `begin` (step 0) and `advance` (steps 1, 2, ...) count from 0
@@ -121,10 +121,7 @@ class TorchEnv(TensorEnv):
         return into
 
     def step(self, action: Action, dt: float | None = None, out: TensorDict | None = None) -> TensorDict:
-        if dt is not None and not math.isclose(dt, self.decision_s):
-            raise InputError(
-                f"dt is {dt} s, but a decision of this env always lasts {self.decision_s} s: leave dt out."
-            )
+        check_duration(dt, self.decision_s)
         check_begun(self._begun)
         self.check_action(action)
         into = self.check_buffers(out)

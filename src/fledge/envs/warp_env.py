@@ -23,12 +23,12 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 import warp as wp
-from tensordict import TensorDict
+from tensordict import TensorDict, TensorDictBase
 
 from fledge.core.errors import InputError, MemoryBudgetError, NumericsError
 from fledge.core.machine import available_bytes, default_threads
 from fledge.core.settings import refuse_code
-from fledge.envs.base import Action, TensorEnv, check_begun, clear_results
+from fledge.envs.base import Action, TensorEnv, check_begun, check_duration, clear_results
 from fledge.envs.launch import Call, Launcher, Program
 from fledge.envs.nan_dump import load_dump, save_dump
 
@@ -98,10 +98,7 @@ class WarpEnv(TensorEnv):
 
     def set_duration(self, seconds: float) -> None:
         """Set the duration of the next decision, s; raise InputError if the env does not support it."""
-        if not math.isclose(seconds, self.decision_s):
-            raise InputError(
-                f"dt is {seconds} s, but a decision of this env lasts {self.decision_s} s: set env.decimation."
-            )
+        check_duration(seconds, self.decision_s)
 
     def before_advance(self) -> None:
         """Advance the clock, and objects that move independently of the envs."""
@@ -213,6 +210,10 @@ class WarpEnv(TensorEnv):
 
     def _buffers_of(self, out: TensorDict) -> Tensors:
         """Return the caller's tensors by path, after checking them; for missing ones, the env's own buffers."""
+        if not isinstance(out, TensorDictBase):
+            raise InputError(
+                f"out is a {type(out).__name__}, but must be a TensorDict: make it with env.make_buffers()."
+            )
         found: Tensors = {}
         for path, spare in self._spare.items(include_nested=True, leaves_only=True):
             path = path if isinstance(path, tuple) else (path,)
@@ -270,9 +271,10 @@ class WarpEnv(TensorEnv):
         count = self.num_envs // rows
         need, have = each * count, available_bytes(self.device)
         if need > 0.8 * have:
+            most = int(0.8 * have / each) // self.group * self.group
+            fix = f"lower env.num_envs to at most {most:,}" if most else "choose smaller observations"
             raise MemoryBudgetError(
-                f"{count:,} {unit} need {need / 2**30:.1f} GiB, but {have / 2**30:.1f} GiB are available: "
-                f"lower env.num_envs to at most {int(0.8 * have / each) // self.group * self.group or self.group:,}."
+                f"{count:,} {unit} need {need / 2**30:.1f} GiB, but {have / 2**30:.1f} GiB are available: {fix}."
             )
 
     def _guard(self, before: dict[str, Any], action: Action, out: TensorDict) -> None:

@@ -158,7 +158,7 @@ def test_masks_times_and_actions_of_other_kinds_are_refused_in_a_sentence() -> N
 
 EXTREMES = [
     {"fighter": FighterConfig(terminal_speed=1e6)},
-    {"fighter": FighterConfig(min_turn_radius_m=1e-3, thrust_g=1e9)},
+    {"fighter": FighterConfig(min_turn_radius_m=1e-3, thrust_g=1e6)},
     {"missile": MissileConfig(terminal_speed=1e6)},
     {"missile": MissileConfig(lift_drag=1e-3, thrust_g=1e6)},
     {"start_speed": 2000.0},

@@ -24,7 +24,7 @@ from fledge.envs.launch import Call
 from fledge.envs.opponent_wrapper import OpponentWrapper
 from fledge.envs.reward_wrapper import call_reward, check_reward
 from fledge.envs.warp_env import Programs, Tensors, WarpEnv
-from fledge.tasks.aircombat.config import ActionForm, AircombatConfig
+from fledge.tasks.aircombat.config import MAX_DECISION_S, ActionForm, AircombatConfig
 from fledge.tasks.aircombat.observations import observation_spec
 from fledge.tasks.aircombat.physics import episode, fight, observe
 from fledge.tasks.aircombat.physics.structs import (
@@ -116,8 +116,8 @@ class AircombatEnv(WarpEnv):
         """Set the length of a decision; physics steps are at most `dt_s`."""
         if seconds == self._duration:
             return
-        if not (isinstance(seconds, numbers.Real) and math.isfinite(seconds) and 0.0 < seconds <= 1000.0):
-            raise InputError(f"dt is {seconds!r}, but must be more than 0 and at most 1000 s.")
+        if not (isinstance(seconds, numbers.Real) and math.isfinite(seconds) and 0.0 < seconds <= MAX_DECISION_S):
+            raise InputError(f"dt is {seconds!r}, but must be more than 0 and at most {MAX_DECISION_S:g} s.")
         steps = max(1, math.ceil(seconds / self.cfg.dt_s - 1e-6))
         self._timing_tensors["dt"].fill_(seconds / steps)
         self._timing_tensors["steps"].fill_(steps)

@@ -68,14 +68,18 @@ class MapBank:
         return torch.zeros(shape, dtype=dtype, device=self.device)
 
     def _check_memory(self) -> None:
+        """Raise MemoryBudgetError if the maps of all slots do not fit into memory."""
         cfg = self.cfg
         per_map = CELLS * CELLS + 20 * cfg.static_obstacles + 12 * cfg.moving_obstacles * (3 + cfg.decimation)
         need, have = self.slots * per_map, available_bytes(self.device)
         if need > 0.8 * have:
+            most = int(0.8 * have / per_map) - (self.slots - self.active)
             name = "env.num_envs (with env.fresh_maps)" if cfg.fresh_maps else "env.num_maps"
+            fix = f"lower {name} to at most {most:,}"
+            if most < 1:
+                fix = "raise env.map_refresh_steps, or lower env.moving_obstacles or env.decimation"
             raise MemoryBudgetError(
-                f"{self.slots:,} maps need {need / 2**30:.1f} GiB, but {have / 2**30:.1f} GiB are available: "
-                f"lower {name} to at most {int(0.8 * have / per_map):,}."
+                f"{self.slots:,} maps need {need / 2**30:.1f} GiB, but {have / 2**30:.1f} GiB are available: {fix}."
             )
 
     def crowd_calls(self) -> list[Call]:
