@@ -69,7 +69,9 @@ def test_a_tensor_that_is_no_action_is_refused(env: TensorEnv, bad: Any, sentenc
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_times_masks_and_buffers_of_the_wrong_kind_are_refused(env: TensorEnv) -> None:
     for dt in (NAN, "1", [1], 0, -1.0):
-        refused(env, lambda dt=dt: env.step(torch.zeros(N, 3), dt), r"^dt is .*: leave dt out\.$")  # type: ignore[misc]
+        refused(
+            env, lambda dt=dt: env.step(torch.zeros(N, 3), dt), r"^dt is .*: leave dt out, or set env\.decimation\.$"
+        )  # type: ignore[misc]
     nested = torch.nested.nested_tensor([torch.zeros(3)] * N)
     refused(env, lambda: env.step(nested), "is nested, but must be a dense tensor")
     all_envs = torch.ones(N, dtype=torch.bool)

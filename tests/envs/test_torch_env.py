@@ -215,7 +215,7 @@ def test_misuse_gets_a_sentence() -> None:
     with pytest.raises(InputError, match="first reset must begin an episode in every env"):
         env.reset(torch.arange(8) < 3)
     env.reset()
-    with pytest.raises(InputError, match=r"dt is 0\.5 s, but a decision of this env always lasts 1\.0 s"):
+    with pytest.raises(InputError, match=r"dt is 0\.5, but a decision of this env always lasts 1\.0 s"):
         env.step(actions(0), dt=0.5)
     with pytest.raises(InputError, match=r"has shape \(7, 1\), but must have \(8, 1\)"):
         env.step(actions(0)[:7])

@@ -51,13 +51,13 @@ class TensorEnv(ABC):
     """Base class: many envs of one task. Subclasses implement the specs, physics and state."""
 
     outcomes: Mapping[int, str] = {}
-    """Names of the values of `outcome`."""
+    """Name of each value of `outcome`, such as {0: "running", 1: "success"}."""
     decision_s: float = 1.0
     """Simulated seconds per step."""
     one_clock: bool = True
     """Whether all episodes are truncated after the same number of steps."""
     resumes_exactly: bool = True
-    """Whether `state_dict` is complete; if not, loading it begins new episodes."""
+    """Whether an env that loads a `state_dict` continues exactly; if false, a resumed run begins new episodes."""
     group: int = 1
     """Number of consecutive rows that share an episode, such as both sides of a duel; they begin and end together."""
 
@@ -77,11 +77,13 @@ class TensorEnv(ABC):
         return self
 
     def log_scalar(self, name: str, value: torch.Tensor | float, where: torch.Tensor | None = None) -> None:
-        """Add values to the mean that is logged as `env/NAME`: all, or those where the mask `where` (broadcast) is true."""
+        """Add values to the mean that training logs as `env/NAME`; with a bool mask `where`, only those where it is true."""
         added: torch.Tensor | float
         count: torch.Tensor | int
-        if not isinstance(value, torch.Tensor | float | int) or (where is not None and where.dtype is not torch.bool):
-            raise InputError(f"log_scalar({name!r}) needs a tensor or number as `value`, and a bool tensor as `where`.")
+        if not isinstance(value, torch.Tensor | float | int):
+            raise InputError(f"log_scalar({name!r}) got a {type(value).__name__}, but must get a tensor or a number.")
+        if where is not None and where.dtype is not torch.bool:
+            raise InputError(f"log_scalar({name!r}) got a mask `where` of {where.dtype}, but it must be torch.bool.")
         if where is not None:
             chosen = torch.where(where, value, 0.0).detach()
             added, count = chosen.sum(dtype=torch.float64), where.expand_as(chosen).sum()
@@ -93,7 +95,7 @@ class TensorEnv(ABC):
         self._log[name] = total + added, seen + count
 
     def take_log(self) -> Log:
-        """Return sum and count of the values logged since the last call, by name, and reset them."""
+        """Return by name the sum and the number of the values logged since the last call, and reset both to 0."""
         taken, self._log = self._log, {}
         return taken
 
@@ -155,7 +157,7 @@ class TensorEnv(ABC):
         return out
 
     def check_state(self, state: Mapping[str, Any], keys: Iterable[str], **own: int) -> None:
-        """Raise InputError unless a saved state has `keys`, and the values of this env in `own`."""
+        """Raise InputError unless a saved state has the entries `keys`, and under each name in `own` the same value."""
         if missing := [key for key in (*keys, *own) if key not in state]:
             raise InputError(f"This is not a state of a {type(self).__name__}: it has no {', '.join(missing)}.")
         for name, value in own.items():
@@ -209,7 +211,10 @@ class TensorEnv(ABC):
             raise InputError(f"{what} of env {bad} is {action[bad].tolist()}, but must be {allowed}.")
 
     def check_mask(self, env_mask: torch.Tensor | None, begun: bool) -> torch.Tensor:
-        """Return the mask of a reset, all true if None; raise InputError if it is invalid, or not all true before `begun`."""
+        """Return the mask of a reset, [N] bool; None means all envs.
+
+        Raise InputError if it is invalid, or if the first reset (`begun` is false) does not include every env.
+        """
         if env_mask is None:
             return torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
         came = f"a {type(env_mask).__name__}"
@@ -230,11 +235,11 @@ class TensorEnv(ABC):
         return env_mask
 
 
-def check_duration(dt: Any, decision_s: float) -> None:
+def check_duration(dt: Any, decision_s: float, fix: str = "leave dt out") -> None:
     """Raise InputError unless `dt` is None or the time of a decision, s: most envs cannot change it."""
     if dt is None or (isinstance(dt, numbers.Real) and math.isclose(dt, decision_s)):
         return
-    raise InputError(f"dt is {dt!r}, but a decision of this env always lasts {decision_s} s: leave dt out.")
+    raise InputError(f"dt is {dt!r}, but a decision of this env always lasts {decision_s} s: {fix}.")
 
 
 def check_begun(begun: bool) -> None:
@@ -250,7 +255,7 @@ def fill(out: TensorDict, values: Mapping[str, torch.Tensor]) -> None:
 
 
 def clear_results(out: TensorDict) -> None:
-    """Set all entries of `out` but the observations to zero."""
+    """Set reward, terminated, truncated and outcome to zero, as far as `out` has them."""
     for name in out.keys() & {"reward", "terminated", "truncated", "outcome"}:
         out[name].zero_()
 
@@ -266,7 +271,7 @@ def add_logs(logs: Iterable[Log]) -> Log:
 
 
 def make_action_buffer(spec: ActionSpec, batch: tuple[int, ...], device: torch.device) -> Any:
-    """Return a zeroed tensor for an action, or a TensorDict if the spec is a dict."""
+    """Return a zeroed tensor [*batch, *spec.shape] or, if the spec is a dict, a TensorDict of such tensors."""
     if isinstance(spec, TensorSpec):
         return torch.zeros((*batch, *spec.shape), dtype=spec.dtype, device=device)
     return TensorDict({name: make_action_buffer(part, batch, device) for name, part in spec.items()}, list(batch))

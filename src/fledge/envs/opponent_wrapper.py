@@ -24,7 +24,7 @@ from fledge.envs.wrapper import EnvWrapper
 
 
 class Opponent(Protocol):
-    """The agent interface that an OpponentWrapper calls."""
+    """The methods of an agent that OpponentWrapper calls."""
 
     def act(self, obs: Mapping[str, Tensor], deterministic: bool = True) -> Any: ...
     def get_name(self) -> str: ...
@@ -50,7 +50,9 @@ class OpponentWrapper(EnvWrapper):
         env_offset: int = 0,
     ) -> None:
         if both.group != 2:
-            raise InputError(f"An episode of {type(both).__name__} has {both.group} rows, but must have 2.")
+            raise InputError(
+                f"OpponentWrapper needs an env with 2 rows per episode, but {type(both).__name__} has {both.group}."
+            )
         super().__init__(both, both.num_envs // 2)
         self.both, self.env_offset, self.group = both, env_offset, 1
         rows = torch.arange(self.num_envs, device=self.device)

@@ -65,7 +65,7 @@ class WarpEnv(TensorEnv):
     unit: ClassVar[str] = "envs"
     """Name of one env in messages."""
     observed_copies: ClassVar[int] = 4
-    """Observations in memory per env: the env's and the caller's buffers, both with final_obs."""
+    """Copies of an observation in memory: obs and final_obs, in the env's and in the caller's buffers."""
     parts: ClassVar[tuple[str, ...]]
     """Keys of `state_parts`."""
 
@@ -98,7 +98,7 @@ class WarpEnv(TensorEnv):
 
     def set_duration(self, seconds: float) -> None:
         """Set the duration of the next decision, s; raise InputError if the env does not support it."""
-        check_duration(seconds, self.decision_s)
+        check_duration(seconds, self.decision_s, "leave dt out, or set env.decimation")
 
     def before_advance(self) -> None:
         """Advance the clock, and objects that move independently of the envs."""
@@ -117,7 +117,7 @@ class WarpEnv(TensorEnv):
         """Prepare the start of episodes where the mask is true."""
 
     def identity(self) -> dict[str, int]:
-        """Return the values of this env that a state must have so that the env can load it."""
+        """Return by name the values that a saved state must have in common with this env, so that the env can load it."""
         return {"seed": self.seed, "env_offset": self.env_offset, "total_envs": self.total_envs}
 
     def state_parts(self) -> dict[str, Any]:
@@ -164,7 +164,7 @@ class WarpEnv(TensorEnv):
         return into.clone() if out is None else into
 
     def _observe_more(self, programs: Programs, is_final: bool) -> None:
-        """Call `observe_more`; with `is_final`, before ended episodes restart, copy their observations to final_obs."""
+        """Call `observe_more`. With `is_final`, before ended episodes restart, also copy their observations to final_obs."""
         if type(self).observe_more is WarpEnv.observe_more:
             return
         names = [path[1] for path in programs.tensors if path[0] == "obs"]
@@ -179,7 +179,7 @@ class WarpEnv(TensorEnv):
             raise InputError(f"{call}() was called after close(): make a new env.")
 
     def _scratch(self) -> TensorDict:
-        """Return the env's own buffers, zeroed. (Copying them is faster than recording launches for buffers used once.)"""
+        """Return the env's own buffers, set to zero. Copying them is faster than recording launches for buffers used once."""
         return self._spare.zero_()
 
     def _restart_ended(self, programs: Programs) -> None:
@@ -248,7 +248,7 @@ class WarpEnv(TensorEnv):
         for name, tensor in (self.state if own is None else own).items():
             found = saved.get(name)
             if found is None or tuple(found.shape) != tuple(tensor.shape):
-                got = "nothing" if found is None else tuple(found.shape)
+                got = "nothing" if found is None else f"shape {tuple(found.shape)}"
                 raise InputError(
                     f"The saved state has {got} for {name}, but this env needs shape {tuple(tensor.shape)}."
                 )

@@ -33,6 +33,8 @@ class ActionForm(enum.Enum):
 
 @dataclass
 class FighterConfig:
+    """Performance of the fighters."""
+
     terminal_speed: float = setting(400.0, above=0, at_most=1_000_000)
     """Speed of a free fall, at which drag equals weight, m/s; it determines the drag without lift."""
     min_turn_radius_m: float = setting(1000.0, above=0, at_most=1_000_000)
@@ -47,6 +49,8 @@ class FighterConfig:
 
 @dataclass
 class MissileConfig:
+    """Performance, guidance and number of the missiles."""
+
     terminal_speed: float = setting(400.0, above=0, at_most=1_000_000)
     """Speed of a free fall, at which drag equals weight, m/s; it determines the drag without lift."""
     min_turn_radius_m: float = setting(1000.0, above=0, at_most=1_000_000)
@@ -73,6 +77,8 @@ class MissileConfig:
 
 @dataclass
 class AircombatConfig:
+    """Settings of the air-combat env."""
+
     num_envs: int = setting(1024, at_least=1, at_most=2**24, resume="restart")
     """Number of aircraft that the policy controls: one per duel against an opponent, two per duel in self-play."""
     opponent: str = setting("", resume="restart", code=True)
@@ -144,6 +150,8 @@ class AircombatConfig:
 
 @dataclass
 class AircombatPolicyConfig:
+    """Settings of the policy's network."""
+
     hidden: list[int] = setting([256, 128], at_least=1, items=(1, None), resume="weights")
     """Widths of the network's hidden layers."""
     tokens: int = setting(32, at_least=1, at_most=1024, resume="weights")

@@ -113,7 +113,7 @@ class AircombatEnv(WarpEnv):
     # ---- a step ------------------------------------------------------------------------------------------------
 
     def set_duration(self, seconds: float) -> None:
-        """Set the length of a decision; physics steps are at most `dt_s`."""
+        """Set the duration of the next decisions, s, which is divided into equal physics steps of at most `dt_s`."""
         if seconds == self._duration:
             return
         if not (isinstance(seconds, numbers.Real) and math.isfinite(seconds) and 0.0 < seconds <= MAX_DECISION_S):
@@ -266,7 +266,7 @@ class AircombatEnv(WarpEnv):
 
 
 def bind(struct: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """Set the arrays of a Warp struct to tensors by name, and return it."""
+    """Set each array of a Warp struct to the tensor of the same name, and return the struct."""
     for name, tensor in tensors.items():
         vectors = name in ("pos", "dir", "m_pos", "m_dir")
         setattr(struct, name, wp.from_torch(tensor, dtype=wp.vec2 if vectors else None))

@@ -19,21 +19,21 @@ CROSSING_HALF_M = 19.4  # starts and goals of crossings are within this of the m
 
 
 class Dynamics(enum.Enum):
-    """How a velocity command becomes motion."""
+    """Dynamics models: a quadrotor under Lee's controller, or a velocity that follows commands with a lag."""
 
     lee = "lee"
     first_order = "first_order"
 
 
 class ActionForm(enum.Enum):
-    """Forms of an action."""
+    """Forms of an action: a velocity, or one of several headings."""
 
     velocity = "velocity"
     headings = "headings"
 
 
 class Starts(enum.Enum):
-    """Distributions of starts and goals."""
+    """Where episodes start, and where their goals lie."""
 
     edges = "edges"
     rows = "rows"
@@ -161,7 +161,7 @@ class NavigationConfig(SensorConfig):
 
 
 class PolicyKind(enum.Enum):
-    """Kinds of networks."""
+    """Kinds of policy networks."""
 
     features = "features"
     navrl = "navrl"

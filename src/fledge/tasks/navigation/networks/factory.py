@@ -106,7 +106,7 @@ class NavigationPolicies(PolicyFactory):
         return load_navrl_checkpoint(path)
 
     def to_trainable(self, agent: BaseAgent) -> tuple[dict[str, Any], LearnedPolicy]:
-        """Return the description and the network of `policy.kind=navrl`, with NavRL's weights and value normalisation."""
+        """Return the description and the trainable network of an agent; NavRL's policy becomes one of `policy.kind=navrl`."""
         if not isinstance(agent, NavRLPolicy):
             return super().to_trainable(agent)
         network = NavRLActorCritic.from_navrl(agent)
@@ -121,5 +121,5 @@ class NavigationPolicies(PolicyFactory):
         return TrainedEnv(flat_settings(cfg), cfg.dt_s * cfg.decimation)
 
     def enable_observations(self, cfg: NavigationConfig, agent: BaseAgent) -> NavigationConfig:
-        """Return the config with the observations `pose` and `plan` enabled if the agent reads them."""
+        """Return the config with the observation `pose` if the agent reads it, and with `plan` only if the agent reads it."""
         return dataclasses.replace(cfg, pose=cfg.pose or "pose" in agent.observes, plan="plan" in agent.observes)

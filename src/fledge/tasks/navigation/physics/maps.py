@@ -95,7 +95,7 @@ class MapBank:
         return round(self.cfg.moving_obstacles * shares[position % len(shares)])
 
     def set_movers_share(self, share: float) -> None:
-        """Set the share of moving obstacles that is active on every map, for a curriculum; it is the same for each kind."""
+        """Set the share of moving obstacles, 0 to 1, that is active on every map; a curriculum raises it."""
         self.wait()
         self._share = share
         self.tensors["count"].copy_(self._shown(self.tensors["placed"]))
@@ -115,7 +115,7 @@ class MapBank:
         self.tensors["born"][index] = born
 
     def build(self, slots: np.ndarray, crowd: bool = True) -> None:
-        """Build the forests, and if `crowd` the crowds, of some slots from their keys, in parallel threads."""
+        """Build the forests of some slots from their keys, in parallel threads; with `crowd`, also place their obstacles."""
         if len(slots):
             shards = self.launcher.shards(len(slots))
             build = self._build_on_this_thread
