@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fledge.core.errors import ConfigError
 from fledge.core.settings import setting
@@ -151,6 +151,17 @@ class NavigationConfig(SensorConfig):
                 f"env.layout={self.layout.value} does not fit env.starts={self.starts.value}: layout=arena and starts=lane "
                 "need each other, so set both or neither."
             )
+
+    def without_maps(self) -> NavigationConfig:
+        """Return a config with the same observations and actions, but without obstacles: such an env is quick to build."""
+        bare = {
+            "num_maps": 1,
+            "static_obstacles": 0,
+            "moving_obstacles": 0,
+            "map_refresh_steps": 0,
+            "fresh_maps": False,
+        }
+        return dataclasses.replace(self, **bare)
 
     @property
     def longest_episode_steps(self) -> int:

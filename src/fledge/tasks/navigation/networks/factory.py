@@ -33,12 +33,8 @@ def extra_observations(task: Task, env: NavigationConfig) -> dict[str, TensorSpe
     """Return the specs of the observations that a subclass of NavigationEnv adds."""
     if task.env is NavigationEnv:
         return {}
-    # without the maps: quick to make
-    bare = dataclasses.replace(
-        env, num_maps=1, static_obstacles=0, moving_obstacles=0, map_refresh_steps=0, fresh_maps=False
-    )
     known = {observation.name for observation in OBSERVATIONS}
-    return {name: spec for name, spec in env_specs(task, bare)[0].items() if name not in known}
+    return {name: spec for name, spec in env_specs(task, env.without_maps())[0].items() if name not in known}
 
 
 class NavigationPolicies(PolicyFactory):
