@@ -87,6 +87,13 @@ def test_a_page_begins_with_its_title_and_what_it_is_for(page: Path) -> None:
     assert not text.endswith("\n\n")
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_the_lines_of_code_blocks_fit_a_page_of_1280_pixels(page: Path) -> None:
+    blocks = re.findall(r"^```\w*\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    wide = [line for block in blocks for line in block.splitlines() if len(line) > 88]
+    assert not wide, f"break these lines, at most 88 characters fit: {wide}"
+
+
 @pytest.mark.parametrize("page", [ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
 def test_links_of_included_files_lead_into_the_docs(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", prose(page)):
