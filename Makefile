@@ -36,9 +36,10 @@ check: setup  ## formatting, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-docs: setup  ## build the documentation, docs/_build/html/index.html; warnings and dead links are errors
+docs: setup  ## build the documentation, docs/_build/html/index.html; warnings, dead links and pages that are too wide are errors
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	$(BIN)/python docs/_ext/check_links.py docs/_build/html
+	$(BIN)/python docs/_ext/check_widths.py docs/_build/html
 
 browser:  ## Debian's chromium and its driver, for the tests of the browser app; without them these are skipped
 	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then \
