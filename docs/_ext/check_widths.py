@@ -63,7 +63,9 @@ def main(folder: Path) -> int:
         found = list(problems(driver, folder))
     finally:
         driver.quit()
-    print("\n".join([*found, f"{len(list(folder.rglob('*.html')))} pages at {len(WIDTHS)} widths, {len(found)} problems"]))
+    print(
+        "\n".join([*found, f"{len(list(folder.rglob('*.html')))} pages at {len(WIDTHS)} widths, {len(found)} problems"])
+    )
     return 1 if found else 0
 
 

@@ -119,8 +119,8 @@ class PPO(ActorCritic):
 
             if not isinstance(self.network, NavRLActorCritic):
                 raise InputError(
-                    "The state dict is from NavRL's network, but this policy has another network: pass the observation_spec and "
-                    "action_spec of NavigationEnv(NavigationConfig()) to PPO."
+                    "The state dict is from NavRL's network, but this policy has another network: pass the "
+                    "observation_spec and action_spec of NavigationEnv(NavigationConfig()) to PPO."
                 )
             theirs = NavRLActorCritic.from_navrl(navrl_policy(state_dict, "The state dict"))
             return self.network.load_state_dict(theirs.state_dict(), assign=assign)

@@ -161,7 +161,7 @@ class NavigationConfig(SensorConfig):
             "map_refresh_steps": 0,
             "fresh_maps": False,
         }
-        return dataclasses.replace(self, **bare)
+        return replace(self, **bare)
 
     @property
     def longest_episode_steps(self) -> int:
