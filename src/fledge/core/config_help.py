@@ -89,8 +89,8 @@ def nearest_key(key: str, known: Sequence[str], cutoff: float = 0.7) -> str | No
     """Return the known setting that a mistyped key most likely means; None if no setting is similar enough.
 
     Only the last parts of the names are compared: by spelling (numenvs finds env.num_envs), by common words (envs finds
-    env.num_envs), by beginnings (num_obs finds num_obstacles) and by initials (learning_rate
-    finds ppo.lr). A setting in the key's own section is preferred.
+    env.num_envs), by beginnings (num_obs finds num_obstacles) and by initials (learning_rate finds
+    ppo.lr). A setting in the key's own section is preferred.
     """
     section, _, name = key.lower().rpartition(".")
 

@@ -88,7 +88,7 @@ def how_to_fit(task: Task, description: Mapping[str, Any]) -> str:
                 setattr(cfg.policy, key, value)
             with contextlib.suppress(FledgeError):
                 if task.policy.describe(task, cfg.learner.policy_form, cfg.env, cfg.policy) == description:
-                    return f"To continue from it, use --preset {name}."
+                    return f"To continue from it, use preset {name}."
     return "To continue from it, use the algorithm and the env settings that it was trained with."
 
 

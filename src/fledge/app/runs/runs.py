@@ -20,10 +20,11 @@ import yaml
 
 from fledge.app.runs.chart_list import lay_out
 from fledge.app.runs.file_index import Entry, FileIndex
-from fledge.app.runs.metrics import Curves, Row, is_number, primary_metric_of, read_last
+from fledge.app.runs.metrics import Curves, Row, primary_metric_of, read_last
 from fledge.app.server.assets import STATIC, make_page
 from fledge.core.errors import ConfigError, FledgeError
 from fledge.core.yaml_text import parse_yaml
+from fledge.monitor.metrics_file import is_number
 
 MODULE = STATIC / "charts" / "training.js"
 MAX_CONFIG = 200_000  # bytes
@@ -149,7 +150,10 @@ def as_text(value: Any) -> str:
     """Return a setting's value as text, as written in `key=value`."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    text = str(value)
+    try:
+        text = str(value)
+    except ValueError:  # Python refuses to print larger numbers
+        return "a whole number of more than 4,300 digits"
     return text if len(text) <= 200 else f"{text[:200]}…"
 
 
@@ -195,11 +199,14 @@ def examine(entry: Entry) -> dict[str, Any]:
         return {"trouble": "This run has saved no checkpoint yet."}
     if strange := outside_link(entry):
         return {"trouble": f"checkpoints/{strange} is a link out of the run's folder, so the checkpoints are not read."}
-    with _examining:
-        try:
-            report = examine_folder(folder)
-        except (FledgeError, OSError) as error:
-            return {"trouble": str(error).replace(str(folder), entry.name)}
+    if not _examining.acquire(timeout=1.0):  # waiting for longer would use up the threads that answer other requests
+        return {"trouble": "The checkpoints of another run are being verified. Try again when that is done."}
+    try:
+        report = examine_folder(folder)
+    except (FledgeError, OSError) as error:
+        return {"trouble": str(error).replace(str(folder), entry.name)}
+    finally:
+        _examining.release()
     lines = [line.replace(str(folder), entry.name) for line in render(report)]
     return {**report.as_dict(), "folder": entry.name, "lines": lines}
 

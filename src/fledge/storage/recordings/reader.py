@@ -238,7 +238,9 @@ class Recording(Closing):
                     raise FormatError(f"its arrays take more than {MAX_READ} bytes")
             return found[number]
 
-        value: dict[str, Any] = from_node(node, load)
+        value = from_node(node, load)
+        if not isinstance(value, dict):
+            raise FormatError("its scene or facts are a number or an array, but must be a dict")
         return value
 
     def _array(self, number: int) -> np.ndarray:

@@ -90,7 +90,7 @@ def query_envelope(overrides: Sequence[str], picture: Path | None = None) -> dic
 
 
 def check_envelope(overrides: Sequence[str], count: int, on_progress: Callable[[int], None]) -> dict[str, Any]:
-    """Return how far the table is from the exact ranges, over `count` random geometries."""
+    """Return the result of `check_table` for the physics that the overrides set."""
     with Envelope(read_overrides(overrides).env) as envelope:
         return check_table(envelope, count, on_progress=on_progress)
 
@@ -103,7 +103,10 @@ def draw(count: int, seed: int) -> dict[str, Tensor]:
 
 
 def check_table(envelope: Envelope, count: int, seed: int = 0, on_progress: Any = None) -> dict[str, Any]:
-    """Return how far the table is from fly-outs, over `count` random geometries."""
+    """Return the errors of the table against fly-outs, over `count` random geometries.
+
+    Errors of ranges are relative; false-safe and false-alarm figures are shares of all shots.
+    """
     geometries = draw(count, seed)
     table = envelope.lookup(**geometries)
     start = time.perf_counter()
