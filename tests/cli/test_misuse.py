@@ -28,7 +28,7 @@ from tests.cli.policy_files import call
         (["eval", "gap", "env.min_height_m=5"], "env.min_height_m is 5.0, but must be at least 0 and less than 0.5."),
         (["eval", "gap", "ppo.lr=1"], "only env settings can be changed here"),
         (["eval", "gap", "numenvs=1"], "only env settings can be changed here"),
-        (["eval", "gap", "env.num_maps=100000000"], "GiB"),
+        (["eval", "gap", "env.num_maps=16000000"], "GiB"),
         (["eval", "--navrl-checkpoint", "missing.pt"], "There is no checkpoint"),
         (["eval", "--navrl-checkpoint", __file__], "only plain tensors are allowed"),
         (["export", "gap", "out.onnx"], "has no weights to export"),
