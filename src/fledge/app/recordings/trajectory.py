@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from fledge.app.runs.file_index import printable
 from fledge.core.errors import FledgeError, FormatError
 from fledge.core.overrides import from_plain, nested
 from fledge.storage import Recording
@@ -97,7 +96,7 @@ def read_track(recording: Recording, episode: Episode, start: int, stop: int | N
 
 def text(value: Any) -> str:
     """Return a value as printable text of limited length."""
-    return printable(str(value)[:MAX_TEXT])
+    return "".join(char if char.isprintable() else "?" for char in str(value)[:MAX_TEXT])
 
 
 def finite(value: Any) -> float:
