@@ -20,16 +20,18 @@ import yaml
 
 from fledge.app.runs.chart_list import lay_out
 from fledge.app.runs.file_index import Entry, FileIndex
-from fledge.app.runs.metrics import Curves, Row, is_number, primary_metric_of, read_last
+from fledge.app.runs.metrics import Curves, Row, primary_metric_of, read_last
 from fledge.app.server.assets import STATIC, make_page
 from fledge.core.errors import ConfigError, FledgeError
+from fledge.core.yaml_text import parse_yaml
+from fledge.monitor.metrics_file import is_number
 
 MODULE = STATIC / "charts" / "training.js"
 MAX_CONFIG = 200_000  # bytes
-MAX_DEPTH = 32  # of nested settings
 MAX_KEPT = 64  # runs whose curves are kept
 MAX_FILES = 500  # checkpoints in a table
 TAIL = 16384  # bytes at the end of the metrics from which a run's progress is read
+parse_settings = functools.lru_cache(maxsize=256)(parse_yaml)  # pages read the same files again and again
 QUIET_S = 30.0  # a run counts as stopped if its last row is older than this and than five times the time between rows
 
 
@@ -114,28 +116,12 @@ def read_settings(entry: Entry) -> tuple[dict[str, Any], str]:
             text = stream.read(MAX_CONFIG + 1)
         if len(text) > MAX_CONFIG:
             return {}, f"config.yaml is larger than {MAX_CONFIG:,} bytes, which no run's settings are."
-        content = parse_plain(text)
+        content = parse_settings(text)
     except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
         return {}, f"config.yaml cannot be read ({str(error).splitlines()[0]})."
     if not isinstance(content, dict):
         return {}, "config.yaml must map settings to values."
     return flat(content), ""
-
-
-@functools.lru_cache(maxsize=256)
-def parse_plain(text: bytes) -> Any:
-    """Parse YAML, but refuse anchors, which can expand to gigabytes, and deep nesting, which can exhaust the stack."""
-    depth = 0
-    for event in yaml.parse(text, yaml.CSafeLoader):
-        if isinstance(event, yaml.AliasEvent):
-            raise yaml.YAMLError("anchors with aliases (&name, *name) are not allowed")
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise yaml.YAMLError(f"it is nested deeper than {MAX_DEPTH} levels")
-    try:
-        return yaml.load(text, yaml.CSafeLoader)
-    except (LookupError, AttributeError, TypeError) as error:  # a tag such as !!bool on other text
-        raise yaml.YAMLError("a value does not fit its tag, such as !!bool on other text") from error
 
 
 def flat(content: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:

@@ -259,6 +259,8 @@ class Recording(Closing):
 
 def is_recording(path: str | os.PathLike[str]) -> bool:
     """Return True if a file begins like a recording, of whatever version."""
+    if not os.path.isfile(path):  # opening a named pipe would wait for ever
+        return False
     try:
         with open(path, "rb") as stream:
             return stream.read(len(layout.NAME)) == layout.NAME
