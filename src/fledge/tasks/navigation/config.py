@@ -154,14 +154,8 @@ class NavigationConfig(SensorConfig):
 
     def without_maps(self) -> NavigationConfig:
         """Return a config with the same observations and actions, but without obstacles: such an env is quick to build."""
-        bare = {
-            "num_maps": 1,
-            "static_obstacles": 0,
-            "moving_obstacles": 0,
-            "map_refresh_steps": 0,
-            "fresh_maps": False,
-        }
-        return dataclasses.replace(self, **bare)
+        bare = replace(self, num_maps=1, static_obstacles=0, moving_obstacles=0)
+        return replace(bare, map_refresh_steps=0, fresh_maps=False)
 
     @property
     def longest_episode_steps(self) -> int:
