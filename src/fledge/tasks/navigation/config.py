@@ -154,8 +154,7 @@ class NavigationConfig(SensorConfig):
 
     def without_maps(self) -> NavigationConfig:
         """Return a config with the same observations and actions, but without obstacles: such an env is quick to build."""
-        bare = replace(self, num_maps=1, static_obstacles=0, moving_obstacles=0)
-        return replace(bare, map_refresh_steps=0, fresh_maps=False)
+        return replace(self, num_maps=1, static_obstacles=0, moving_obstacles=0, map_refresh_steps=0, fresh_maps=False)
 
     @property
     def longest_episode_steps(self) -> int:

@@ -62,8 +62,7 @@ def read_overrides(overrides: Sequence[str]) -> EnvelopeConfig:
     try:
         cfg = build_config(EnvelopeConfig, [], overrides, ALIASES)
     except ConfigError as error:
-        where = "`fledge envelope --help` and, of env., `fledge train aircombat --help-config` list"
-        raise ConfigError(str(error).replace("`--help-config` lists", where)) from None
+        raise ConfigError(f"{error} `fledge envelope --help` lists the other keys.") from None
     check_settings(cfg)
     return cfg
 
