@@ -31,7 +31,7 @@ from fledge.training.loop import train
 from fledge.training.memory import check_memory, memory_sentence
 from fledge.training.ranks import Ranks, default_ranks, joined_ranks, ranks_from_environment, read_variable
 from fledge.training.run import env_with_reward, make_rank_envs, refuse_misfits
-from fledge.training.run_lock import RunLock
+from fledge.training.run_lock import RunLock, refuse_busy
 
 TRIAL_STEPS = 3  # of a user's reward, before the run starts
 
@@ -73,12 +73,14 @@ def run_training(
         KeyboardInterrupt: Ctrl-C before training began, or a second Ctrl-C; the message says how to continue.
     """
     place = ranks_from_environment()
+    is_first = place is None or place.is_first
+    if folder is not None and is_first:
+        refuse_busy(folder)
     if resume == "auto":
         resume = folder is not None and (folder / "config.yaml").exists()
         preset = None if resume else preset  # a resumed run keeps its settings
     task, cfg, folder, taken = read_training(task, preset, overrides, folder, resume)
     size = choose_ranks(task, cfg, overrides, quiet, place)
-    is_first = place is None or place.is_first
     check_before_start(task, cfg, size)
     check_folder(folder)
     if cfg.reward and is_first:
