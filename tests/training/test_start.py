@@ -184,10 +184,8 @@ def test_a_run_that_saved_nothing_says_so_and_begins_anew_with_mended_words(tmp_
     assert f"The reward bad failed in {code}, line 6" in failed.output
     again = start(f"reward={code}:good", "--folder", folder)
     assert again.exit_code == 2
-    assert "nothing was saved yet" in again.output
-    assert (
-        f"`fledge train --resume {folder}` (in Python, folder={folder!r}, resume=True) with corrected" in again.output
-    )
+    assert "which has no checkpoint yet" in again.output
+    assert f"`fledge train --resume {folder}` (in Python, folder={folder!r}, resume=True); or remove" in again.output
     page = CliRunner().invoke(main, ["report", folder])
     assert page.exit_code == 2
     assert "is a run without a checkpoint" in page.output

@@ -39,7 +39,7 @@ class RunLock:
     """The lock of a run's folder, held from construction to `release`. Creates the folder if it is missing.
 
     Args:
-        force: Take the lock over from a process that cannot be checked, because it has ended or is on another host.
+        force: Take over a lock that another process left behind; refused while that process runs on this host.
 
     Raises:
         StorageError: Another process holds the lock, or the folder cannot be written.
@@ -60,7 +60,7 @@ class RunLock:
         self.release()
 
     def _take(self, force: bool = False) -> int:
-        """Lock the file, write this process's name into it, and return its descriptor."""
+        """Lock the file, write this process's host and id into it, and return the file's descriptor."""
         give_up = time.monotonic() + WAIT_S
         while True:
             try:
