@@ -1,4 +1,4 @@
-"""What goes wrong in the middle of a run: odd files, a full disk, code of the user's that raises, Ctrl-C at the end."""
+"""Faults in the middle of a run: odd files, a full disk, a user's code that raises, Ctrl-C at the end."""
 
 from __future__ import annotations
 

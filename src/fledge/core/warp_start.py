@@ -22,8 +22,8 @@ def start_warp() -> None:
             wp.init()
     except OSError as error:
         raise StorageError(cache_text(wp.config.kernel_cache_dir, error.strerror)) from error
-    folder = wp.config.kernel_cache_dir
-    if folder and not os.access(folder, os.W_OK) and not os.listdir(folder):  # a filled cache may be read-only
+    folder = str(wp.config.kernel_cache_dir)
+    if not os.access(folder, os.W_OK) and not os.listdir(folder):  # a filled cache may be read-only
         raise StorageError(cache_text(folder, "no permission"))
 
 

@@ -31,7 +31,7 @@ Reward = Callable[[TensorEnv, Action, TensorDict], Tensor]
 
 
 def find_reward(reference: str) -> Reward:
-    """Return the reward that `module:object` or `file.py:object` names; a class is called without arguments to make one."""
+    """Return the reward that `module:object` or `file.py:object` names; if that is a class, return a new object of it."""
     found = find_object(reference)
     try:
         reward = found() if isinstance(found, type) else found

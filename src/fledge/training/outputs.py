@@ -27,6 +27,7 @@ from fledge.evaluation.run_info import train_command, update_run_info, write_run
 from fledge.monitor import PerformanceMonitor, print_model_info
 from fledge.monitor.loggers import ConsoleLogger, FileLogger, Logger, TensorBoardLogger, open_wandb
 from fledge.storage import AsyncCheckpointSaver, CheckpointHandle, CheckpointHistory, RolloutStorage
+from fledge.storage.history.history import Complete
 from fledge.tasks.registry import is_code
 from fledge.training.config import WandbMode
 from fledge.training.init_from import read_initial_policy
@@ -61,7 +62,8 @@ class RunOutputs:
             keep_best=cfg.keep_best,
             delta=cfg.save_delta,  # type: ignore[arg-type]
         )
-        self.rollouts = None
+        self.rollouts: RolloutStorage | None = None
+        self.archived: CheckpointHandle | None = None  # the newest rollout
         if cfg.rollout_save_interval:
             self.rollouts = RolloutStorage(folder / "rollouts", cfg.rollout_compression_level)
         self.primary_metric = run.task.primary_metric
@@ -203,7 +205,7 @@ class RunOutputs:
         if self.rollouts is not None and self.run.iteration % every == 0:
             with monitor.timer("rollout_save"):
                 whole = rollout.decode() if isinstance(rollout, CompressedBatch) else rollout
-                self.rollouts.save(whole, self.run.iteration)
+                self.archived = self.rollouts.save(whole, self.run.iteration)
 
     def save(self, state: dict[str, Any]) -> None:
         """Save the state of the run with the other ranks' parts, in the background."""
@@ -212,7 +214,7 @@ class RunOutputs:
             self.saver.save_async(policy, past_self_file(self.folder, number))
         state["log"] = {"recent": [list(pair) for pair in self.recent], "unlogged": list(self.unlogged)}
         metric = self.last.get(f"{self.primary_metric}_recent")
-        complete = self.run.parts.receiver(self.run.iteration)
+        complete = after_rollout(self.archived, self.run.parts.receiver(self.run.iteration))
         self.newest = self.history.save(state, self.run.iteration, metric=metric, complete=complete)
 
     def finish(self, metrics: dict[str, float]) -> dict[str, float]:
@@ -220,13 +222,19 @@ class RunOutputs:
 
         The returned dict lacks the metrics of episodes if no episode ended in the last iteration.
         """
-        self.saver.shutdown()
+        self._finish_saves()
         if self.newest is not None:
             self.newest.wait()
         self.console.close()
         self.console.say(self.ending())
         unknown = () if metrics.get("episodes") else (*self.run.outcomes.values(), "return", "length")
         return {name: value for name, value in metrics.items() if name not in unknown}
+
+    def _finish_saves(self) -> None:
+        """Wait until rollouts and checkpoints are on disk, and stop the threads that write them."""
+        if self.rollouts is not None:
+            self.rollouts.close()
+        self.saver.shutdown()
 
     def ending(self) -> str:
         """Return a text that says where the run was saved, and the commands to continue and to evaluate it."""
@@ -247,7 +255,7 @@ class RunOutputs:
         """Close the saver and the loggers; `discard`, for a failed start, also removes a folder that this run created."""
         self.console.close()
         with contextlib.suppress(FledgeError):
-            self.saver.shutdown()
+            self._finish_saves()
         for logger in self.loggers:
             with contextlib.suppress(OSError):  # on a full disk the flush in close fails as well
                 logger.close()
@@ -268,6 +276,22 @@ def writing(folder: Path) -> Iterator[None]:
             f"{folder} cannot be written ({error.strerror or error}), so the training stops: {fix}, then resume the run from "
             "its newest checkpoint."
         ) from error
+
+
+def after_rollout(archived: CheckpointHandle | None, complete: Complete | None) -> Complete | None:
+    """Return `complete` for `CheckpointHistory.save`, made to wait until an archived rollout is on disk.
+
+    Otherwise a kill between the two would lose the rollout: a resume begins after its iteration.
+    """
+    if archived is None or archived.done:
+        return complete
+
+    def wait_first(node: Any, leaves: Any) -> Any:
+        with contextlib.suppress(FledgeError):  # RolloutStorage reports that it failed
+            archived.wait()
+        return complete(node, leaves) if complete is not None else (node, leaves)
+
+    return wait_first
 
 
 def mean_episodes(iterations: list[dict[str, float]]) -> dict[str, float | None]:

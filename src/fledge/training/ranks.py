@@ -272,7 +272,9 @@ class Children:
     def told(self) -> str:
         """Return the first error that a started rank wrote, or ""."""
         notes = {rank: Path(self.note(rank)) for rank in self.processes}
-        return next((f"Rank {rank}: {note.read_text()}" for rank, note in notes.items() if note.exists()), "")
+        return next(
+            (f"Rank {rank}: {note.read_text(encoding='utf-8')}" for rank, note in notes.items() if note.exists()), ""
+        )
 
     def kill(self) -> None:
         for process in self.processes.values():

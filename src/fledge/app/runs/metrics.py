@@ -123,7 +123,8 @@ class Curves:
         half = MAX_POINTS // 2
         for points in self.columns.values():
             pairs = points.reshape(4, half, 2)
-            joined = [join.reduce(pairs[row], axis=1) for row, join in enumerate(JOIN)]
+            with np.errstate(over="ignore"):  # a mean that is too large for a float is not drawn
+                joined = [join.reduce(pairs[row], axis=1) for row, join in enumerate(JOIN)]
             points[:, :half], points[:, half:] = joined, EMPTY
         self._axes[:, :half] = self._axes[:, 1::2]
         self.size *= 2
