@@ -179,7 +179,7 @@ def test_positions_without_a_height_are_drawn_from_above() -> None:
 
 def test_log_scalar_refuses_what_is_not_a_number() -> None:
     env = find_task(HOVER).make_env(find_task(HOVER).config(num_envs=2))
-    with pytest.raises(InputError, match="needs a tensor or number"):
+    with pytest.raises(InputError, match="must get a tensor or a number"):
         env.log_scalar("x", "fast")  # type: ignore[arg-type]
 
 
