@@ -1,4 +1,4 @@
-"""What all workloads of the soak test share: its time, folders, counts and faults."""
+"""Plan of a soak test, shared by all its workloads: time, folders, counts and faults."""
 
 from __future__ import annotations
 

@@ -298,7 +298,7 @@ def settled(cfg: TrainConfig, task: Task, overrides: Sequence[str], opponent_bef
 
 
 def with_named_code(cfg: TrainConfig, overrides: Sequence[str]) -> TrainConfig:
-    """Make file paths in references to code absolute; raise ConfigError if a file names code that `overrides` do not."""
+    """Make file paths in references to code absolute; raise ConfigError for code that `overrides` do not name."""
     refuse_code(cfg, overrides)
     make_code_absolute(cfg)
     return cfg
