@@ -142,6 +142,8 @@ def test_what_is_no_whole_number_is_refused(text: str, tmp_path: Path) -> None:
         ("envs=64", "There is no setting envs. Did you mean env.num_envs?"),
         ("learning_rate=1", "Did you mean ppo.lr?"),
         ("ppo.learning_rate=1", "Did you mean ppo.lr?"),
+        ("env_dyn.num_obs=4", "Did you mean env_dyn.num_obstacles?"),
+        ("seed=${oc.env:HOME}", "write the value itself"),
         ("env.lidar_range=4", "Did you mean env.lidar_range_m?"),
         ("env.nonsense=4", "There is no setting env.nonsense. `fledge train TASK --help-config` lists all settings."),
         ("ppo.lr=fast", "ppo.lr takes a number"),

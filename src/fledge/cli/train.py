@@ -98,7 +98,7 @@ def train(
 
 @contextlib.contextmanager
 def stopping_at_once() -> Iterator[None]:
-    """Make Ctrl-C end the process inside the block, in which packages load that would ignore a KeyboardInterrupt."""
+    """Make Ctrl-C end the process at once inside the block. Packages that load there would ignore a KeyboardInterrupt."""
 
     def stop(number: int, frame: Any) -> None:
         click.echo(f"fledge: {UNSAVED}", err=True)
