@@ -43,13 +43,15 @@ class Column:
 def read_columns(
     entries: Mapping[str, Any], columns: Mapping[str, Column], given: Mapping[str, KeySpec | None], most: int
 ) -> tuple[dict[str, Column], dict[str, Any]]:
-    """Return the columns that can store an episode, and its values by column name, limited to the last `most` frames."""
+    """Return columns that can store an episode, and its values by column name; only its last `most` frames are kept."""
     length = _length(entries)
     frames, forms = {}, {}
     for key, value in entries.items():
         frames[key], forms[key] = _read(key, value, length, given.get(key))
         if len(frames[key]) != length:
-            raise InputError(f"{key!r} has {len(frames[key])} frames, but other keys of the episode have {length}.")
+            raise InputError(
+                f"{key!r} has {len(frames[key])} frames, but other keys of the episode have {length}: pass as many for each."
+            )
         frames[key] = frames[key][-most:]
     found = dict(columns) or {key: Column(f"k{number}", form=forms[key]) for number, key in enumerate(entries)}
     if not columns:
@@ -133,7 +135,7 @@ def _text(key: str, texts: Sequence[str]) -> torch.Tensor:
 
 
 def _spec(key: str, frames: Any, known: KeySpec | None) -> KeySpec | None:
-    """Return the spec of a column with which it can also store these frames; `known` is its spec so far."""
+    """Return a spec that fits these frames and all earlier ones of the column; `known` is the column's spec so far."""
     shape, dtype = tuple(frames[0].shape), frames[0].dtype
     if known is None:
         known = KeySpec(shape, dtype)
