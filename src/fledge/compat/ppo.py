@@ -222,15 +222,16 @@ def _read_config(cfg: Any) -> tuple[PPOConfig, int]:
         return cfg or PPOConfig(), 0
     found = PPOConfig()
     for theirs, ours in {**NAVRL_SETTINGS, **{field.name: field.name for field in fields(PPOConfig)}}.items():
-        value = cfg
-        for part in theirs.split("."):
-            value = (
-                value.get(part) if isinstance(value, Mapping) or hasattr(value, "get") else getattr(value, part, None)
-            )
-        if value is not None:
+        if (value := _entry(cfg, theirs)) is not None:
             setattr(found, ours, value)
-    get = cfg.get if hasattr(cfg, "get") else lambda name: getattr(cfg, name, None)
-    return found, int(get("num_minibatches") or 0)
+    return found, int(_entry(cfg, "num_minibatches") or 0)
+
+
+def _entry(cfg: Any, path: str) -> Any:
+    """Return the entry `a.b` of nested mappings or objects, or None if there is none."""
+    for name in path.split("."):
+        cfg = cfg.get(name) if hasattr(cfg, "get") else getattr(cfg, name, None)
+    return cfg
 
 
 def _tensors(observations: Any) -> list[tuple[str, Tensor]]:

@@ -65,13 +65,12 @@ def read_columns(
         base = key.removeprefix(NEXT)
         if not _follows(frames[base], frames[key]) or base.startswith(NEXT):
             taken = [column.name for column in found.values()]
-            found[key] = replace(
-                found[key], name=next(n for n in (f"k{i}" for i in range(len(taken) + 1)) if n not in taken)
-            )
+            unused = next(name for name in (f"k{number}" for number in range(len(taken) + 1)) if name not in taken)
+            found[key] = replace(found[key], name=unused)
         else:  # both are one column of the engine
             spec = _larger(found[base].spec, found[key].spec)
             found[base], found[key] = replace(found[base], spec=spec), replace(found[key], spec=spec)
-    return found, {column.name: _value(frames[key], column) for key, column in found.items()}
+    return found, {c.name: list(frames[key]) if c.ragged else frames[key] for key, c in found.items()}
 
 
 def _length(entries: Mapping[str, Any]) -> int:
@@ -166,7 +165,3 @@ def _follows(frames: Any, later: Any) -> bool:
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().view(torch.uint8) if tensor.ndim else tensor
-
-
-def _value(frames: Any, column: Column) -> Any:
-    return list(frames) if column.ragged else frames
