@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup shell check docs browser test test-all bench demo format clean
+.PHONY: help setup shell check docs browser test test-all bench soak demo format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-10s %s\n' "$$name" "$$text"; done
@@ -60,6 +60,9 @@ test-all: setup  ## all tests that need no GPU
 bench: setup  ## simulation speed beside its baselines; more with `python -m benchmarks`
 	$(BIN)/python -m benchmarks sim
 
+soak: setup  ## run everything for MINUTES (30) and see that nothing grows: soak/soak.png
+	$(BIN)/python -m benchmarks soak --minutes $(or $(MINUTES),30)
+
 demo: setup  ## learn to fly from nothing and show it: demo/report.html
 	$(BIN)/python examples/demo.py
 
@@ -68,4 +71,4 @@ format: setup  ## format the code, and mend what lint can
 	$(BIN)/ruff check --fix .
 
 clean:  ## remove .venv, caches, builds and runs
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist docs/_build runs
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist docs/_build runs soak

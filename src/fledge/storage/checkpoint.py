@@ -20,11 +20,13 @@ from typing import Any, BinaryIO
 import torch
 
 from fledge.core.errors import ConfigError, FormatError, StorageError
+from fledge.core.paths import path_hint
 from fledge.storage.disk.durable import durable_file
 from fledge.storage.format import codecs, interop
 from fledge.storage.format.flattening import flatten
 from fledge.storage.format.leaves import DTensorChoice, Leaf, bytes_of
 from fledge.storage.format.reader import MANIFEST, CheckpointFile, check_opens
+from fledge.storage.format.safetensors_file import read_metadata
 from fledge.storage.format.tree import Node, select, unflatten
 from fledge.storage.format.writer import Plans, Written, write_native
 
@@ -198,7 +200,7 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
         if found:
             return found[0]
     raise StorageError(
-        f"no checkpoint at {path}, also not with {NATIVE}, .lz4 or .safetensors appended: check the name."
+        f"There is no checkpoint at {path}, also not with {NATIVE}, .lz4 or .safetensors appended.{path_hint(path)}"
     )
 
 
@@ -215,7 +217,8 @@ def load_checkpoint(
         device: Where tensors go.
         keys: Paths of the parts to load, such as "model" or "optimizer/state"; only these are read from a native file.
             A path that ends in "?" may be missing.
-        mmap: Map a `.pt` file into memory: its tensors are read when they are used. No effect on other formats.
+        mmap: Map a `.pt` file into memory: its tensors are read when they are used, so the file must stay unchanged (if
+            it is truncated, the system ends the process). No effect on other formats, whose tensors are always copies.
 
     Raises:
         FormatError: The file is truncated, altered, or not a checkpoint.
@@ -276,13 +279,19 @@ def convert_checkpoint(
         raise ConfigError(f"{dst} is both source and target: give the target another name.")
     before = found.stat().st_size
     state = load_checkpoint(found, keys=keys)
-    metadata: dict[str, Any] = {}
-    if sniff(found) == "native":
-        with CheckpointFile(found) as opened:
-            metadata = opened.metadata
+    metadata = metadata_of(found)
     node, leaves = stage_now(state)
     write_state(Path(dst), format, node, leaves, level=compression_level, metadata=metadata)
     done = {"source": str(found), "target": str(dst), "source_bytes": before, "target_bytes": Path(dst).stat().st_size}
-    if format != "native" and "history" in metadata:  # in .safetensors it is text, which is not read back
-        done["note"] = f"Its step and metric are not kept: only {NATIVE} files have them."
+    if format in ("pt", "lz4") and "history" in metadata:
+        done["note"] = f"Its step and metric are not kept: only {NATIVE} and .safetensors files have them."
     return done
+
+
+def metadata_of(path: Path) -> dict[str, Any]:
+    """Return the metadata of a checkpoint file; a `.pt` or `.lz4` file has none."""
+    kind = sniff(path)
+    if kind == "native":
+        with CheckpointFile(path) as opened:
+            return opened.metadata
+    return read_metadata(path) if kind == "safetensors" else {}

@@ -103,7 +103,7 @@ class NavRLPolicy(BaseAgent):
 
     @torch.no_grad()
     def act(self, obs: Obs, deterministic: bool = True) -> Tensor:
-        """Return the actions, [B, 3]: the mean of the Beta distribution, or a sample of it."""
+        """Return the actions, [B, 3]: the mean of the Beta distribution if `deterministic`, else a sample."""
         if deterministic:
             return self.respond(obs)[0]
         alpha, beta, _ = self.network(obs)
