@@ -172,6 +172,8 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pyte
 def run_page(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     """Run the Python blocks of a page as one module, whose line numbers are those of the page."""
     monkeypatch.setattr(sys, "argv", [str(page)])  # a snippet must not read the arguments of pytest
+    # several processes are in tests/test_api.py; starting them takes longer than these short trainings
+    monkeypatch.setattr("fledge.training.command.default_ranks", lambda *_: 1)
     monkeypatch.chdir(folder)
     lines: list[str] = []
     for block in blocks_of(page):

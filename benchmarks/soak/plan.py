@@ -1,4 +1,4 @@
-"""Plan of a soak test, shared by all its workloads: time, folders, counts and faults."""
+"""Time, folders, counts and faults that all workloads of the soak test share."""
 
 from __future__ import annotations
 
