@@ -260,7 +260,7 @@ class CheckpointHistory:
     def load_latest(
         self, device: torch.device | str = "cpu", keys: Sequence[str] | None = None, allow_weights_only: bool = False
     ) -> tuple[Any, HistoryEntry]:
-        """Return state and description of the newest checkpoint that verifies; its `skipped` lists unusable files.
+        """Load the newest checkpoint that verifies; return its state, and a description whose `skipped` lists unusable files.
 
         Args:
             device: Where tensors go.
@@ -268,7 +268,7 @@ class CheckpointHistory:
             allow_weights_only: Also accept checkpoints reduced to weights.
 
         Raises:
-            StorageError: There is no such checkpoint.
+            StorageError: No checkpoint can be loaded.
         """
         skipped = self.unreadable()
         for entry in reversed([entry for entry in self.entries() if allow_weights_only or not entry.weights_only]):
