@@ -248,8 +248,12 @@ def sniff(path: Path) -> str:
             with contextlib.suppress(Exception):  # truncated: the loader raises
                 native = native or MANIFEST in zipfile.ZipFile(stream).NameToInfo
             return "native" if native else "pt"
-    if path.suffix == NATIVE or not head:
-        raise FormatError(f"{path} does not begin like a checkpoint: it is empty, truncated or of another kind.")
+    if not head:
+        raise FormatError(f"{path} is empty (0 bytes): load another checkpoint.")
+    if path.suffix == NATIVE:
+        raise FormatError(
+            f"{path} does not begin like a zip file, as a checkpoint does: it is damaged or of another kind."
+        )
     return "safetensors" if path.suffix == ".safetensors" or head[8:9] == b"{" else "pt"
 
 

@@ -116,7 +116,7 @@ class TrainConfig:
     keep_checkpoints: int = setting(3, at_least=1, resume="same")
     """Number of newest checkpoints to keep complete; older ones keep only the weights."""
     keep_best: int = setting(1, at_least=0, resume="same")
-    """Number of checkpoints with the best primary metric in training whose weights are never removed."""
+    """Number of checkpoints with the best primary metric in training whose weights (only the weights) are never removed."""
     compress_checkpoint: bool = setting(True, resume="same")
     """Compress checkpoints, losslessly."""
     async_checkpoint_queue_size: int = setting(3, at_least=1, resume="same")
