@@ -119,3 +119,9 @@ def test_weights_that_are_no_numbers_are_refused() -> None:
     spoiled = {name: value * float("nan") for name, value in layer.state_dict().items()}
     with pytest.raises(FormatError, match=r"weights in p\.fledge contain NaN \(in weight\)"):
         load_weights(layer, spoiled, "p.fledge")  # type: ignore[arg-type]
+
+
+def test_weights_that_are_no_tensors_do_not_match_the_network() -> None:
+    layer = torch.nn.Linear(2, 2)
+    with pytest.raises(FormatError, match="weight is not a tensor"):
+        load_weights(layer, {**layer.state_dict(), "weight": 3}, "p.fledge")  # type: ignore[arg-type]
