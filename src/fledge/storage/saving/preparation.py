@@ -7,8 +7,8 @@ tells which of them are trained. Adam's moments are assumed, which are twice as 
 from __future__ import annotations
 
 import contextlib
+import threading
 import weakref
-from collections.abc import Iterable
 
 import torch
 from torch.nn.modules.module import register_module_parameter_registration_hook
@@ -31,14 +31,20 @@ class Preparation:
     def __init__(self, pipeline: Pipeline, watch: bool) -> None:
         self._pipeline = pipeline
         self._built: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()  # bytes by module
+        self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._lock = threading.Lock()
         self._counted = self._grown = 0  # bytes of parameters in `_built` at the last count, and since
         self._hook = None
         if watch and not torch.cuda.device_count():
             self._hook = register_module_parameter_registration_hook(self._on_parameter)
 
-    def expect(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
-        """Prepare memory for a checkpoint of these optimisers and their CPU parameters."""
-        parameters = (parameter for optimizer in optimizers for parameter in parameters_of(optimizer))
+    def expect(self, optimizer: torch.optim.Optimizer) -> None:
+        """Prepare memory for a checkpoint of all optimisers given so far and their CPU parameters, before the first save."""
+        if not self._pipeline.before_first_save or optimizer in self._optimizers:
+            return
+        with self._lock:  # several threads may train
+            self._optimizers.add(optimizer)
+            parameters = [parameter for known in self._optimizers for parameter in parameters_of(known)]
         cpu = (p for p in parameters if p.device.type == "cpu" and p.layout is torch.strided)
         self._pipeline.prepare(expected_bytes(sum(padded(p.nbytes) for p in cpu)))
 

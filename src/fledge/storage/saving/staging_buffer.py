@@ -35,7 +35,7 @@ class StagingBuffer:
         self._buffer = np.empty(0, np.uint8)
         self._map: mmap.mmap | None = None
         self._pinned: torch.Tensor | None = None
-        self._used = 0
+        self._used = self._address = 0
         self._prepared = 0  # bytes from the start that `prepare` has written to, until the first `reserve`
 
     @property
@@ -51,6 +51,7 @@ class StagingBuffer:
             self._buffer = self._pinned.numpy()
         elif nbytes > self.nbytes or estimated:
             self._resize(nbytes)
+        self._address = self._buffer.ctypes.data
 
     def prepare(self, nbytes: int, go_on: Callable[[], bool]) -> None:
         """Grow to `nbytes` and have the system provide all pages, without holding the GIL; stop when `go_on()` is False."""
@@ -78,11 +79,11 @@ class StagingBuffer:
                 self._map.madvise(mmap.MADV_HUGEPAGE)
         self._buffer = np.frombuffer(self._map, np.uint8)
 
-    def take(self, nbytes: int) -> np.ndarray:
-        """Return the next `nbytes` of the buffer that are not in use."""
+    def take(self, nbytes: int) -> tuple[np.ndarray, int]:
+        """Return the next `nbytes` of the buffer that are not in use, shape [nbytes] uint8, and their address."""
         start = self._used
         self._used += padded(nbytes)
-        return self._buffer[start : start + nbytes]
+        return self._buffer[start : start + nbytes], self._address + start
 
     def content(self, nbytes: int) -> np.ndarray:
         """Return the first `nbytes` of the buffer."""
