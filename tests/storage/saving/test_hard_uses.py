@@ -107,23 +107,29 @@ def test_optimisers_made_and_stepped_in_threads_do_not_disturb_saves(
     saver: AsyncCheckpointSaver, tmp_path: Path
 ) -> None:
     errors: list[BaseException] = []
+    kept: list[torch.optim.Optimizer] = []
 
     def train() -> None:
         try:
-            for _ in range(60):
+            for _ in range(100):
                 weight = torch.nn.Parameter(torch.ones(4))
-                optimizer = torch.optim.Adam([weight])
+                kept.append(torch.optim.SGD([weight]))
                 weight.grad = torch.ones(4)
-                optimizer.step()
+                kept[-1].step()
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=train) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        saver._pipeline._wanted = False  # as before the first save, when steps are counted
-        saver.save_async({"x": torch.ones(4)}, tmp_path / "a").wait(60)
+    threads = [threading.Thread(target=train) for _ in range(3)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            saver._pipeline._wanted = False  # as before the first save, when the optimisers are counted
+            saver.save_async({"x": torch.ones(4)}, tmp_path / "a")
+    finally:
+        sys.setswitchinterval(interval)
     assert not errors
 
 

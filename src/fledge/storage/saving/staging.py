@@ -3,8 +3,8 @@
 `split` separates the leaves that only the `step()` of an attached optimiser changes. These may be copied in the background, as
 long as the next step waits. torch counts in-place changes of a tensor: a count that differs after the copy means that other
 code changed the tensor.
-`Stager.copy` copies CPU memory by memmove on one thread, and large tensors without the GIL; torch's own copy would start worker
-threads that compete with training. CUDA memory goes through pinned buffers on a separate stream.
+`Stager.copy` copies CPU memory by memmove on one thread, and large tensors without the GIL; torch's own copy would start
+worker threads that compete with training. CUDA memory goes through pinned buffers on a separate stream.
 """
 
 from __future__ import annotations
