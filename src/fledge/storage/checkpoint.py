@@ -202,12 +202,13 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
         if found:
             return found[0]
     raise StorageError(
-        f"no checkpoint at {path}, also not with {NATIVE}, .lz4 or .safetensors appended: check the name."
+        f"there is no checkpoint at {path}, nor under this name with {NATIVE}, .lz4 or .safetensors appended: "
+        "check the name."
     )
 
 
 def _is_file(path: Path) -> bool:
-    """Return True if `path` is a file; False also if the file system refuses the name, because it is too long."""
+    """Return True if `path` is a file; return False if its name is too long for the file system."""
     try:
         return path.is_file()
     except OSError as error:
@@ -217,8 +218,8 @@ def _is_file(path: Path) -> bool:
 
 
 def _unreadable(path: Path, error: OSError) -> StorageError:
-    reason = error.strerror or str(error)
-    return StorageError(f"{path} cannot be read ({reason}): check its permissions and the limit for open files.")
+    advice = "close files" if error.errno in (errno.EMFILE, errno.ENFILE) else "check its permissions"
+    return StorageError(f"{path} cannot be read ({error.strerror or error}): {advice}.")
 
 
 def load_checkpoint(
@@ -238,7 +239,7 @@ def load_checkpoint(
 
     Raises:
         FormatError: The file is truncated, altered, or not a checkpoint.
-        StorageError: There is no such file.
+        StorageError: There is no such file, or it cannot be opened.
         InputError: A path in `keys` is not in the file.
     """
     found = find_checkpoint(path)

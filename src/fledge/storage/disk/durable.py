@@ -106,7 +106,7 @@ def make_folder(folder: Path) -> None:
 def _open_temporary(path: Path) -> tuple[DirectFile, Path]:
     """Create a temporary file that will replace `path`, locked while it is open; return its stream and path.
 
-    It has the owner and the permissions of an existing file at `path`; otherwise those that the system gives new files.
+    If there is a file at `path`, the temporary file gets its owner (where allowed) and permissions.
     """
     replaced = path.stat() if path.exists() else None
     while True:
@@ -144,7 +144,10 @@ def remove_stale(folder: str | os.PathLike[str]) -> list[str]:
 
 
 def abandoned(path: str | os.PathLike[str]) -> bool:
-    """Return True if the process that wrote a temporary file has ended (without file locks: if the file is a day old)."""
+    """Return True if the process that wrote a temporary file has ended.
+
+    Where there are no file locks, return True if the file is older than STALE_SECONDS.
+    """
     descriptor = os.open(path, os.O_RDWR)
     try:
         locked = _lock(descriptor, wait=False)
@@ -155,7 +158,7 @@ def abandoned(path: str | os.PathLike[str]) -> bool:
 
 @contextlib.contextmanager
 def folder_lock(folder: str | os.PathLike[str]) -> Iterator[None]:
-    """Hold a folder's lock: other processes and threads that use it wait until the block ends."""
+    """Hold a folder's lock until the block ends; other processes and threads wait for it in their own `folder_lock`."""
     owner = os.getpid()
     try:
         descriptor = os.open(os.path.join(folder, LOCK_NAME), os.O_RDWR | os.O_CREAT, 0o666)
@@ -293,7 +296,7 @@ class DirectFile(io.RawIOBase):
         return True
 
     def close(self) -> None:
-        """Flush and close; the descriptor is closed even if flushing fails."""
+        """Flush the stream and close the file; close it even if flushing fails."""
         if self.closed:
             return
         try:

@@ -28,7 +28,7 @@ class Drainable(Protocol):
     def drain(self, timeout: float | None = None) -> bool: ...
 
     def report(self) -> object:
-        """Log errors that have not been reported."""
+        """Log the errors that have not been logged yet."""
 
 
 _alive: list[Drainable] = []
@@ -90,7 +90,7 @@ def _drain_all(why: str) -> None:
 
 
 def ending() -> bool:
-    """Return True once this process drains its queued work at exit: nothing may be left in the background any more."""
+    """Return True once this process has begun to drain at exit; a later save must be finished before its call returns."""
     return _ending and os.getpid() == _owner
 
 

@@ -20,12 +20,12 @@ from fledge.storage.saving.staging_buffer import padded
 
 
 class Preparation:
-    """Watches models and optimisers until the first save, and has the pipeline prepare memory.
+    """Estimates from models and optimisers how large the first checkpoint will be, and has the pipeline prepare memory.
 
     Args:
         pipeline: The pipeline of the saver.
-        watch: Count the parameters of models that are built from now on. This is not done if there is a GPU, because models
-            are built on the CPU and then moved to it.
+        watch: Count the parameters of models that are built from now on. No effect if there is a GPU, because models are
+            built on the CPU and then moved to the GPU.
     """
 
     def __init__(self, pipeline: Pipeline, watch: bool) -> None:
@@ -39,7 +39,10 @@ class Preparation:
             self._hook = register_module_parameter_registration_hook(self._on_parameter)
 
     def expect(self, optimizer: torch.optim.Optimizer) -> None:
-        """Prepare memory for a checkpoint of all optimisers given so far and their CPU parameters, before the first save."""
+        """Prepare memory for a first checkpoint of all optimisers given so far, with their parameters on the CPU.
+
+        Do nothing after the first save, or if the optimiser was given before.
+        """
         if not self._pipeline.before_first_save or optimizer in self._optimizers:
             return
         with self._lock:  # several threads may train
@@ -71,5 +74,5 @@ class Preparation:
 
 
 def expected_bytes(parameters: int) -> int:
-    """Return the likely size of a checkpoint with this many bytes of parameters, with Adam's moments and a little more."""
+    """Return the likely size of a checkpoint in bytes: `parameters` bytes, Adam's moments, and a little more."""
     return 3 * parameters + parameters // 8 + 2**16 if parameters else 0

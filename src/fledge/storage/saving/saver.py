@@ -66,8 +66,8 @@ class AsyncCheckpointSaver:
         handle_signals: Finish queued saves on SIGINT and SIGTERM, before the previous handler runs.
         dtensor: How to save a sharded DTensor (FSDP2): "full" saves the whole tensor (every rank must save), "local"
             only this rank's part; None refuses it.
-        find_optimizers: Watch all models and optimisers of the process: prepare memory for the first save while they are
-            built and first step, and have every optimiser's step wait for staging, not only those of attached ones.
+        find_optimizers: Watch all models and optimisers of the process, to prepare memory before the first save, and to
+            make the steps of all optimisers wait for staging, not only the steps of attached ones.
     """
 
     def __init__(
@@ -107,7 +107,10 @@ class AsyncCheckpointSaver:
         exit_drain.register(self, handle_signals)
 
     def attach(self, *optimizers: torch.optim.Optimizer) -> None:
-        """Stage parameters and state of these optimisers in the background; their next `step()` waits for that."""
+        """Stage parameters and state of these optimisers in the background; their next `step()` waits for that.
+
+        This is your promise that only `step()` changes them until a save is staged; call `fence()` before other changes.
+        """
         for optimizer in optimizers:
             if not isinstance(optimizer, torch.optim.Optimizer):
                 raise InputError(
@@ -227,10 +230,10 @@ class AsyncCheckpointSaver:
             raise StorageError(f"an earlier checkpoint was not saved: {errors[0]}") from errors[0]
 
     def _make_room(self, handle: CheckpointHandle) -> bool:
-        """If the queue is full, do what `full_queue` says; return False if this save is skipped."""
+        """If the queue is full, apply the setting `full_queue`; return False if this save is skipped."""
         pipeline = self._pipeline
         with pipeline.changed:
-            if self._waiting() < self.max_queue_size:
+            if len(pipeline.jobs) < self.max_queue_size:
                 return True
             why = f"{self.max_queue_size} checkpoints wait to be written"
             advice = "save less often, compress less, or raise max_queue_size (async_checkpoint_queue_size)"
@@ -246,11 +249,7 @@ class AsyncCheckpointSaver:
             pipeline.counts["waits"] += 1
         self._warn_full_queue(f"{why}: waiting for the disk; {advice}")
         with pipeline.changed:
-            return pipeline.changed.wait_for(lambda: self._waiting() < self.max_queue_size)
-
-    def _waiting(self) -> int:
-        """Return the number of checkpoints that count against `max_queue_size`."""
-        return len(self._pipeline.jobs)
+            return pipeline.changed.wait_for(lambda: len(pipeline.jobs) < self.max_queue_size)
 
     def _warn_full_queue(self, text: str) -> None:
         """Log that the caller has to wait, at most every `WARN_EVERY` seconds."""
@@ -265,8 +264,8 @@ class AsyncCheckpointSaver:
     def get_stats(self) -> dict[str, Any]:
         """Return counts, bytes, ratios, queue size, waiting times (ms), and the age of the last durable file.
 
-        `stall_*` is the time `save_async` took, `fence_*` the time an optimiser's step then waited. `ratio` is bytes
-        written / bytes given, `compression_ratio` its inverse (such as 0.35 and 2.85). `background_cpu_s` is the CPU time of
+        `stall_*` is the time that `save_async` took; `fence_*` is the time that an optimiser's step waited. `ratio` is bytes
+        written / bytes given, such as 0.35; `compression_ratio` is its inverse. `background_cpu_s` is the CPU time of
         the saver's threads. Ratios, `age_s` and `last_error` are None if there is no value yet.
         """
         pipeline = self._pipeline

@@ -29,10 +29,10 @@ Watched = list[tuple[torch.Tensor, int]]
 
 
 def split(leaves: Sequence[Leaf], attached: Sequence[torch.optim.Optimizer]) -> tuple[list[Leaf], list[Leaf], Watched]:
-    """Return the leaves to copy now, the leaves to copy in the background, and the tensors of the latter.
+    """Return the leaves to copy now, the leaves to copy in the background, and the tensors of the background leaves.
 
-    The next step of an attached optimiser waits for the leaves in the background. Their tensors come with torch's version
-    counts.
+    The next step of an attached optimiser waits until the background leaves are copied. Each tensor comes with torch's
+    version count, which grows with every change in place.
     """
     places: dict[int, int] = {}  # size of memory that only a step changes, by its address
     for optimizer in attached:
@@ -58,7 +58,7 @@ def split(leaves: Sequence[Leaf], attached: Sequence[torch.optim.Optimizer]) -> 
 
 
 def _places(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
-    """Return the sizes of the tensors in bytes, by address of the first byte; tensors without memory are left out."""
+    """Return a dict from the address of each tensor's first byte to its size in bytes; leave out tensors without memory."""
     found = {}
     for tensor in tensors:
         try:
@@ -74,13 +74,13 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def _state_tensors(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    """Yield the tensors of an optimiser's state that have ordinary memory; a custom optimiser's plain values are left out."""
+    """Yield the tensors of an optimiser's state that have ordinary memory; skip plain values, as custom optimisers have."""
     states = (state for state in optimizer.state.values() if isinstance(state, dict))
     return _in_memory(value for state in states for value in state.values() if isinstance(value, torch.Tensor))
 
 
 def _in_memory(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Yield the tensors that have ordinary memory; of a sharded tensor, yield this rank's part."""
+    """Yield the tensors that have ordinary memory; for a sharded tensor, yield this rank's part."""
     for tensor in tensors:
         if type(tensor) not in PLAIN_TENSORS:
             tensor = tensor._local_tensor if is_dtensor(tensor) else tensor  # type: ignore[attr-defined]

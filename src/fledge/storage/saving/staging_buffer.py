@@ -24,12 +24,12 @@ MADV_POPULATE_WRITE = 23  # Linux 5.14
 
 
 def padded(nbytes: int) -> int:
-    """Return the bytes that a leaf of `nbytes` takes in a buffer, where leaves are aligned."""
+    """Return the number of bytes that a leaf of `nbytes` takes in a buffer: `nbytes` rounded up to a multiple of ALIGN."""
     return -(-nbytes // ALIGN) * ALIGN
 
 
 class StagingBuffer:
-    """A reused buffer; leaves get consecutive, aligned parts of it."""
+    """Memory for the staged leaves of one save at a time; each leaf gets the next aligned part."""
 
     def __init__(self) -> None:
         self._buffer = np.empty(0, np.uint8)
@@ -44,7 +44,7 @@ class StagingBuffer:
         return self._buffer.nbytes
 
     def reserve(self, nbytes: int, pinned: bool = False) -> None:
-        """Make room for `nbytes` and discard the content; keep a larger buffer, unless its size was only an estimate."""
+        """Discard the content and make room for `nbytes`; shrink only a buffer that `prepare` made too large."""
         estimated, self._prepared, self._used = bool(self._prepared), 0, 0
         if pinned and (self._pinned is None or self._pinned.nbytes < nbytes):
             self._map, self._pinned = None, torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
@@ -54,7 +54,7 @@ class StagingBuffer:
         self._address = self._buffer.ctypes.data
 
     def prepare(self, nbytes: int, go_on: Callable[[], bool]) -> None:
-        """Grow to `nbytes` and have the system provide all pages, without holding the GIL; stop when `go_on()` is False."""
+        """Grow to `nbytes` and have the system provide all pages, without the GIL; stop early if `go_on()` is False."""
         if nbytes > self.nbytes:
             self._resize(nbytes)
         while self._prepared < self.nbytes and go_on():
