@@ -114,9 +114,9 @@ def inline_of(page: Path) -> list[Block]:
 
 
 def lines_of(block: Block) -> list[Block]:
-    """Return the lines of a block; a line that ends in a backslash is joined with the next."""
+    """Return the lines of a block without comment lines; a line that ends in a backslash is joined with the next."""
     joined = block.text.replace("\\\n", " ")
-    return [block._replace(text=line) for line in joined.splitlines() if line.strip()]
+    return [block._replace(text=line) for line in joined.splitlines() if line.strip() and not line.startswith("#")]
 
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]

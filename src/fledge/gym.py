@@ -87,7 +87,7 @@ def env_maker(task: Task, given: Mapping[str, Any]) -> EnvMaker:
     known = list(field_help(task.config))
     for key in settings:
         if key not in known and not any(name.startswith(f"{key}.") for name in known):
-            raise ConfigError(unknown_key(key, known).replace("`--help-config`", "`fledge train --help-config`"))
+            raise ConfigError(unknown_key(key, known))
     layers = [(f"training of task {task.name}", task.presets.defaults.get("env", {}))]
     if given.get("preset"):
         layers.append((f"preset {given['preset']}", task.presets.load("env", given["preset"])))

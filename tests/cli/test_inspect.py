@@ -20,8 +20,10 @@ def test_convert_refuses_one_file_as_source_and_target_and_says_what_is_lost(tmp
     assert done.exit_code == 2
     assert "is both source and target" in done.output
     assert path.read_bytes() == before
-    assert "step and metric are not kept" in call("convert", str(path), str(tmp_path / "w.safetensors")).output
-    assert "not kept" not in call("convert", str(path), str(tmp_path / "w.fledge")).output
+    assert "step and metric are not kept" in call("convert", str(path), str(tmp_path / "w.pt")).output
+    for name in ("w.safetensors", "w.fledge"):
+        assert "not kept" not in call("convert", str(path), str(tmp_path / name)).output
+        assert json.loads(call("inspect", str(tmp_path / name), "--json").stdout)["step"] == 4
 
 
 def test_inspect_and_convert_round_trip(policy_file: Path, tmp_path: Path) -> None:

@@ -167,8 +167,11 @@ def test_convert_writes_acmi_and_pictures(flown: tuple[Path, dict[str, Any]], tm
 def test_several_policies_leave_several_recordings(tmp_path: Path) -> None:
     words = ["--episodes", 4, "--record", tmp_path / "a.frec", "env.num_envs=4", "env.num_maps=1"]
     assert fledge("eval", "gap", "straight", *words).exit_code == 0
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a_1.frec", "a_2.frec"]
-    assert [Recording(tmp_path / f"a_{k}.frec").facts["policy"] for k in (1, 2)] == ["gap", "straight"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a_gap.frec", "a_straight.frec"]
+    assert [Recording(tmp_path / f"a_{name}.frec").facts["policy"] for name in ("gap", "straight")] == [
+        "gap",
+        "straight",
+    ]
 
 
 def test_misuse_of_the_command_line_gets_a_sentence(flown: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import random
+import tracemalloc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -134,3 +137,94 @@ def test_a_damaged_state_is_refused_and_the_buffer_is_as_it_was(how: str) -> Non
             buffer.load_state_dict(state)
         after = everything(buffer)
         assert all(torch.equal(before[k], after[k]) for k in before)
+
+
+ODD_VALUES = (
+    torch.tensor(3), torch.tensor([1.5, 2.5]), torch.zeros(2**24, dtype=torch.uint8), torch.zeros(10, 0, dtype=torch.uint8),
+    np.arange(3), np.array(["a"]), np.float32("nan"), float("nan"), float("inf"), -1, 1, 2**31, 2**62, 2**63, 10**400, 1.5, 1j,
+    True, None, "x" * 10_000, b"ab", [], {}, [1, 2], "int64",
+)  # fmt: skip
+
+
+def places(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place of a state."""
+    yield above
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from places(item, (*above, key))
+
+
+def replaced(value: Any, place: tuple[Any, ...], by: Any) -> Any:
+    """The same state with another value in one place."""
+    if not place:
+        return by
+    if isinstance(value, dict):
+        return {**value, place[0]: replaced(value[place[0]], place[1:], by)}
+    return [replaced(item, place[1:], by) if i == place[0] else item for i, item in enumerate(value)]
+
+
+def read_all(buffer: DictReplayBuffer, state: Any) -> None:
+    buffer.load_state_dict(state)
+    buffer.flush()
+    everything(buffer)
+    buffer.sample(4)
+    buffer.state_dict()
+
+
+def forge(layout: str, chosen: Callable[[list[Any]], list[Any]]) -> int:
+    """Put odd values into places of a state: each is refused in one short sentence, or the buffer can be used."""
+    options: dict[str, Any] = {"layout": layout, "prioritized": layout == "chunk", "decode_threads": 1}
+    state = copy.deepcopy(filled(**options).state_dict())
+    refused = []
+    for place, odd in chosen([(place, odd) for place in places(state) for odd in ODD_VALUES]):
+        with DictReplayBuffer(90, KEYS, **options) as buffer:
+            try:
+                read_all(buffer, replaced(state, place, odd))
+            except FledgeError as error:
+                refused.append(str(error))
+    assert all(len(text) < 400 and "\n" not in text for text in refused)
+    return len(refused)
+
+
+def test_other_values_in_some_places_of_a_state_are_refused_in_one_sentence() -> None:
+    assert forge("chunk", lambda cases: random.Random(0).sample(cases, 150)) > 130
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["frame", "chunk", "episode"])
+def test_other_values_in_every_place_of_a_state_are_refused_in_one_sentence(layout: str) -> None:
+    assert forge(layout, lambda cases: cases) > 1000
+
+
+@pytest.mark.parametrize(
+    ("place", "odd"),
+    [
+        (("specs", "id", "shape"), torch.zeros(2**26, dtype=torch.uint8)),
+        (("index", "evicted_total"), torch.tensor(3)),
+        (("stores", 0, "blobs", "segments", 0), np.zeros((10**6, 0), np.uint8)),
+        (("stores", 0, "length"), torch.tensor([1.5])),
+        (("plan", 0, "rows"), torch.tensor(8)),
+        (("keys",), torch.zeros(2**26, dtype=torch.uint8)),
+    ],
+)
+def test_an_array_where_something_else_belongs_is_named_and_costs_no_memory(place: tuple[Any, ...], odd: Any) -> None:
+    state = replaced(copy.deepcopy(filled().state_dict()), place, odd)
+    with DictReplayBuffer(90, KEYS) as buffer:
+        tracemalloc.start()
+        with pytest.raises(FormatError, match=f"{'/'.join(map(str, place))}.* instead of .*damaged"):
+            buffer.load_state_dict(state)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 2**22
+
+
+def test_frames_that_no_chunk_can_hold_are_refused() -> None:
+    """The shape of a frame comes from the file too: without a bound, a batch would take any memory."""
+    images = {"image": torch.zeros(6, 64, 64)}
+    with DictReplayBuffer(90, layout="episode") as buffer:
+        buffer.add(images)
+        state = copy.deepcopy(buffer.state_dict())
+    with DictReplayBuffer(90, layout="episode") as buffer:
+        state["specs"]["image"]["shape"] = [2**14, 2**14]
+        with pytest.raises(FormatError, match="too small for their frames"):
+            buffer.load_state_dict(state)

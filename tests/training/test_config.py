@@ -143,7 +143,7 @@ def test_what_is_no_whole_number_is_refused(text: str, tmp_path: Path) -> None:
         ("learning_rate=1", "Did you mean ppo.lr?"),
         ("ppo.learning_rate=1", "Did you mean ppo.lr?"),
         ("env.lidar_range=4", "Did you mean env.lidar_range_m?"),
-        ("env.nonsense=4", "There is no setting env.nonsense. `--help-config` lists them all."),
+        ("env.nonsense=4", "There is no setting env.nonsense. `fledge train TASK --help-config` lists all settings."),
         ("ppo.lr=fast", "ppo.lr takes a number"),
         ("env.floating_boxes=3.5", "true or false"),
         ("env.starts=[", "cannot be read"),

@@ -118,7 +118,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None
     done = start("--folder", str(tmp_path / "file" / "r"))
     assert done.exit_code == 2
     assert done.output.count("\n") == 1
-    assert "cannot be written (Not a directory): choose another --folder" in done.output
+    assert "cannot be written (Not a directory): choose another folder" in done.output
 
 
 def test_a_start_that_fails_late_does_not_stand_in_the_way_of_the_next(

@@ -112,6 +112,20 @@ class PPO(ActorCritic):
             return entries.unsqueeze(0)
         return time_major(entries)
 
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Load a state dict of this class, or that of NavRL's own PPO (its released checkpoint), into the network."""
+        if any(name.startswith("feature_extractor.") for name in state_dict):
+            from fledge.tasks.navigation.networks.navrl import NavRLActorCritic, navrl_policy
+
+            if not isinstance(self.network, NavRLActorCritic):
+                raise InputError(
+                    "The state dict is from NavRL's network, but this policy has another network: pass the "
+                    "observation_spec and action_spec of NavigationEnv(NavigationConfig()) to PPO."
+                )
+            theirs = NavRLActorCritic.from_navrl(navrl_policy(state_dict, "The state dict"))
+            return self.network.load_state_dict(theirs.state_dict(), assign=assign)
+        return super().load_state_dict(state_dict, strict, assign)
+
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for copies, without the learner: a collector's frozen copy only acts."""
         return {name: value for name, value in super().__getstate__().items() if name != "learner"}

@@ -21,9 +21,12 @@ from omegaconf.errors import OmegaConfBaseException
 from fledge.core.code import is_reference
 from fledge.core.config_help import TYPE_NAMES, field_help, unknown_key
 from fledge.core.errors import ConfigError
+from fledge.core.paths import check_readable
+from fledge.core.yaml_text import check_yaml, parse_yaml
 
 C = TypeVar("C")
 Preset = tuple[str, Mapping[str, Any]]  # its name in error messages, and its content
+MAX_FILE = 1_000_000  # characters of a YAML file
 SETTING = re.compile(r"[\w.]+=")  # how an override begins; crank(shot=0.8) is a value
 
 
@@ -111,7 +114,7 @@ class _Config:
             is_verbatim = (
                 not is_text or not value or (self.known[ours].type_name == TYPE_NAMES[str] and value[0] not in "'\"")
             )
-            self._set(ours, value if is_verbatim else yaml.safe_load(value))
+            self._set(ours, value if is_verbatim else parse_yaml(value))
         except (OmegaConfBaseException, ValueError) as error:
             takes = self.known[ours].type_name
             raise ConfigError(f"{source}{ours}={value} does not fit: {ours} takes {takes}.") from error
@@ -152,7 +155,7 @@ class _Config:
         ours = self.aliases[theirs]
         if not ours.startswith("="):
             return ours
-        if yaml.safe_load(ours[1:]) != (yaml.safe_load(value) if isinstance(value, str) else value):
+        if parse_yaml(ours[1:]) != (parse_yaml(value) if isinstance(value, str) else value):
             raise ConfigError(
                 f"{source}{key}={value} is not supported: Fledge always uses {ours[1:]}. Leave {key} out."
             )
@@ -274,8 +277,16 @@ def to_plain(config: Any) -> dict[str, Any]:
 def read_yaml(path: Path) -> dict[str, Any]:
     """Return the settings in a YAML file, nested; raise ConfigError if it cannot be read."""
     try:
-        content: Any = OmegaConf.to_container(OmegaConf.create(path.read_text()))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        check_readable(path)
+        with path.open(encoding="utf-8") as file:
+            text = file.read(MAX_FILE + 1)
+        if len(text) > MAX_FILE:
+            raise ConfigError(f"{path} is not a file of settings: it is larger than {MAX_FILE:,} characters.")
+        check_yaml(text)
+        content: Any = OmegaConf.to_container(OmegaConf.create(text))
+    except (OSError, yaml.YAMLError, OmegaConfBaseException, ValueError, TypeError, LookupError) as error:
+        if isinstance(error, ConfigError):
+            raise
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}" if mark is not None else ""
         raise ConfigError(f"{path} cannot be read{where}: {str(error).splitlines()[0]}.") from error

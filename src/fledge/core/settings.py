@@ -27,6 +27,7 @@ import yaml
 
 from fledge.core.code import absolute, is_gone
 from fledge.core.errors import ConfigError
+from fledge.core.yaml_text import parse_yaml
 
 Resume = Literal["same", "changes", "restart", "weights"]
 KEY = "fledge"  # of our entry in a field's metadata
@@ -147,7 +148,7 @@ def _items(text: str) -> list[str]:
     if not text.startswith("["):
         return [text]
     try:
-        found = yaml.safe_load(text)
+        found = parse_yaml(text)
     except yaml.YAMLError:
         return []
     return [str(item) for item in found] if isinstance(found, list) else []

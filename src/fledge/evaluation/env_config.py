@@ -9,7 +9,7 @@ from typing import Any
 
 from fledge.core.config_help import written
 from fledge.core.errors import ConfigError
-from fledge.core.overrides import build_config, from_plain, nested, to_plain
+from fledge.core.overrides import build_config, from_plain, leaves, nested, to_plain
 from fledge.core.settings import (
     changed_settings,
     check_settings,
@@ -60,7 +60,8 @@ def eval_env(
     """Return the env config that a policy is evaluated in: its training env, changed by `task.evaluation` and overrides.
 
     Args:
-        preset: Env preset of the task, whose settings override the policy's training env.
+        preset: Env preset of the task, whose settings override the policy's training env, except its sensors and decision
+            rate (`own_settings`).
         overrides: Settings to change, as `env.key=value`.
         home: Env for a policy without a training env, such as a scripted policy.
         shared: Env that several policies are compared in; each policy keeps its own sensors and decision rate.
@@ -73,7 +74,14 @@ def eval_env(
     flown = trained if shared is None else in_shared_env(task, trained, shared)
     cfg = task.evaluation(flown)
     if preset is not None:
-        layers = [("the policy's env", to_plain(flown)), (f"preset {preset}", task.presets.load("env", preset))]
+        named = nested(
+            {
+                key: value
+                for key, value in leaves(task.presets.load("env", preset))
+                if world is None or not key.startswith(task.policy.own_settings)
+            }
+        )
+        layers = [("the policy's env", to_plain(flown)), (f"preset {preset}", named)]
         cfg = task.evaluation(build_config(task.config, layers, []))
     words = [check_env_override(word, task) for word in overrides]
     cfg = build_config(task.config, [("the policy's world", to_plain(cfg))], words, task.presets.aliases, prefix="env.")

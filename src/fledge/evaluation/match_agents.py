@@ -31,7 +31,8 @@ def match_env(policies: Sequence[LoadedPolicy], request: EvalRequest) -> Any:
     task, words = policies[0].task, request.overrides
     if request.vary is not None:
         raise ConfigError(
-            f"{task.name} is evaluated as a cross-table in one env config: leave out --vary and --movers."
+            f"{task.name} is evaluated as a cross-table in one env config: leave out `vary` "
+            "(on the command line --vary or --movers)."
         )
     home = without_opponent(next((policy for policy in policies if policy.env is not None), policies[0]))
     cfg = eval_env(home, request.env_preset, words, home.env).cfg

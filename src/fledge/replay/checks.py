@@ -58,5 +58,6 @@ def reading(saved: str = "replay") -> Iterator[None]:
         yield
     except FledgeError:
         raise
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
-        raise damaged(f"cannot be read ({type(error).__name__}: {error})", saved) from error
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise damaged(f"cannot be read ({type(error).__name__}: {reason})", saved) from error

@@ -21,6 +21,7 @@ from fledge.replay.checks import damaged, reading
 from fledge.replay.index.prefix_sum import PrefixSum
 from fledge.replay.index.priorities import Priorities
 from fledge.replay.ingest.open_episodes import OpenEpisodes
+from fledge.replay.saved_form import REPLAY, check_form
 from fledge.replay.schema import KeySpec, Schema
 from fledge.replay.stores.base import Store
 from fledge.replay.stores.plan import build_stores
@@ -64,20 +65,23 @@ def save(buffer: DictReplayBuffer) -> dict[str, Any]:
 def load(buffer: DictReplayBuffer, state: Mapping[str, Any]) -> None:
     """Load a saved state into a buffer."""
     with reading():
-        if state["version"] != VERSION:
+        version = state["version"]
+        if type(version) is int and version != VERSION:
             raise FormatError(
-                f"The saved replay has version {state['version']}, but fledge reads {VERSION}: update fledge."
+                f"The saved replay has version {str(version)[:20]}, but fledge reads {VERSION}: update fledge."
             )
-        if not buffer.schema.open and list(state["keys"]) != buffer.schema.names:
-            raise InputError(f"The saved replay has keys={state['keys']}, but this buffer has {buffer.schema.names}.")
-        saved = {str(k): KeySpec.from_state(v) for k, v in state["specs"].items()}
-        names = [str(name) for name in state["keys"]]
-        schema = Schema({name: saved.get(name) for name in names} if names else None, buffer.schema.reserved)
+        state = check_form(state, REPLAY)
+        if not buffer.schema.open and state["keys"] != buffer.schema.names:
+            saved_keys = str(state["keys"])[:200]
+            raise InputError(f"The saved replay has keys={saved_keys}, but this buffer has {buffer.schema.names}.")
+        saved = {name: KeySpec.from_state(spec) for name, spec in state["specs"].items()}
+        names = {name: saved.get(name) for name in state["keys"]}
+        schema = Schema(names or None, buffer.schema.reserved)
         for name, spec in buffer.schema.specs.items():
             if schema.specs.get(name, spec) != spec:
                 raise InputError(f"The saved replay has {schema.specs[name]} for {name!r}, but this buffer has {spec}.")
         index = PrefixSum(buffer.max_size)
-        index.load_state_dict(dict(state["index"]))
+        index.load_state_dict(state["index"])
         if index.total > buffer.max_size:
             raise InputError(f"The saved replay has {index.total} transitions: raise max_size={buffer.max_size}.")
         stores = _load_stores(buffer, state, schema, index)
@@ -85,7 +89,7 @@ def load(buffer: DictReplayBuffer, state: Mapping[str, Any]) -> None:
         opened = _load_open(buffer, state, schema)
         rng = np.random.default_rng()
         rng.bit_generator.state = state["rng"]
-        measured = bool(state["measured"])
+        measured = state["measured"]
     schema.specs = {**buffer.schema.specs, **schema.specs}
     buffer.schema = schema
     buffer.index, buffer.stores, buffer.priorities, buffer.open = index, stores, priorities, opened
@@ -123,8 +127,9 @@ def _load_open(buffer: DictReplayBuffer, state: Mapping[str, Any], schema: Schem
     saved = state["open"]
     if saved is None:
         return None
-    num_envs = int(np.asarray(saved["count"]).shape[0])
-    opened = OpenEpisodes(num_envs, schema.internal(), schema.with_final(), buffer.segment_frames, buffer.max_size)
+    opened = OpenEpisodes(
+        len(saved["count"]), schema.internal(), schema.with_final(), buffer.segment_frames, buffer.max_size
+    )
     opened.load(saved)
     return opened
 

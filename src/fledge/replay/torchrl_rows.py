@@ -46,7 +46,8 @@ def joined(blobs: Mapping[int, bytes]) -> dict[str, Any]:
 
 
 def split(state: Mapping[str, Any]) -> dict[int, bytes]:
-    numbers, sizes, data = (np.asarray(state[k]) for k in ("numbers", "sizes", "data"))
+    """Return the numbered blobs of `joined`; raise FormatError if their sizes do not match their bytes."""
+    numbers, sizes, data = (state[name] for name in ("numbers", "sizes", "data"))
     if len(numbers) != len(sizes) or (sizes < 0).any() or sizes.sum() != len(data):
         raise damaged("has rows whose sizes do not match its data", "storage")
     ends = np.cumsum(sizes)

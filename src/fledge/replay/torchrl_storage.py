@@ -27,7 +27,9 @@ from fledge.core.extras import extra
 from fledge.replay import forks
 from fledge.replay.checks import damaged, device_of, reading, whole
 from fledge.replay.packing import chunks as packing
+from fledge.replay.saved_form import SPEC, STORAGE, check_form
 from fledge.replay.schema import KeySpec, as_tensor, from_words, to_words
+from fledge.replay.stores.block import MOST_EXPANSION
 from fledge.replay.stores.plan import MAX_COLUMNS, PACKED_ROWS
 from fledge.replay.torchrl_rows import CompressedStorageCheckpointer, Key, decode_row, encode_row, joined, split
 from fledge.replay.workers import Workers
@@ -162,21 +164,22 @@ class CompressedStorage(LazyStackStorage):
                 raise
         self._bump_mutation_revision()
 
-    def _load(self, state_dict: Mapping[str, Any]) -> None:
-        filled = np.asarray(state_dict["filled"], bool)
+    def _load(self, state: Mapping[str, Any]) -> None:
+        state_dict = check_form(state, STORAGE, "storage")
+        filled = state_dict["filled"]
         if filled.shape != self._filled.shape:
             saved, own = len(filled), len(self._filled)
             raise InputError(
                 f"The saved storage has max_size={saved}, but this one has {own}: make it with max_size={saved}."
             )
 
-        def read(entries: Any) -> dict[Key, Any]:
-            return {tuple(key) if isinstance(key, list) else key: value for key, value in entries}
+        def read(entries: Any, form: Any) -> dict[Key, Any]:
+            pairs = check_form(entries, [list], "storage")
+            return {tuple(k) if isinstance(k, list) else k: check_form(value, form, "storage") for k, value in pairs}
 
-        specs = {key: KeySpec.from_state(spec) for key, spec in read(state_dict["specs"]).items()}
-        nests = {key: tuple(map(int, nest)) for key, nest in read(state_dict.get("nests", [])).items()}
-        self._set_specs(specs, nests)
-        self._filled, self._len = filled.copy(), int(state_dict["length"])
+        specs = {key: KeySpec.from_state(spec) for key, spec in read(state_dict["specs"], SPEC).items()}
+        self._set_specs(specs, {k: tuple(nest) for k, nest in read(state_dict.get("nests", []), [int]).items()})
+        self._filled, self._len = filled.copy(), state_dict["length"]
         self._packed = split(state_dict["packed"])
         self._single = dict(zip(self._single, map(split, state_dict["single"]), strict=True))
         self._check_packed()
@@ -300,7 +303,9 @@ class CompressedStorage(LazyStackStorage):
         if sound and blobs:
             words, counts = np.frombuffer(b"".join(blobs), np.uint32), np.full(len(blobs), ROWS)
             sound = packing.check(words, edges // 4, counts, len(self.columns.kinds))
-        if not sound or any(set(rows) != set(written.tolist()) for rows in self._single.values()):
+        least = {key: spec.frame_bytes // MOST_EXPANSION for key, spec in self.specs.items()}
+        small = any(len(row) < least[key] for key, rows in self._single.items() for row in rows.values())
+        if not sound or small or any(set(rows) != set(written.tolist()) for rows in self._single.values()):
             raise damaged("has rows whose compressed data is missing or invalid", "storage")
         try:
             self.get([])

@@ -21,11 +21,13 @@ from typing import Any, BinaryIO
 import torch
 
 from fledge.core.errors import ConfigError, FormatError, InputError, StorageError, harmless
+from fledge.core.paths import os_error_message, path_hint
 from fledge.storage.disk.durable import durable_file
 from fledge.storage.format import codecs, interop
 from fledge.storage.format.flattening import flatten
 from fledge.storage.format.leaves import DTensorChoice, Leaf, bytes_of
 from fledge.storage.format.reader import MANIFEST, CheckpointFile, check_opens
+from fledge.storage.format.safetensors_file import read_metadata
 from fledge.storage.format.tree import Node, select, unflatten
 from fledge.storage.format.writer import Plans, Written, write_native
 
@@ -202,8 +204,7 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
         if found:
             return found[0]
     raise StorageError(
-        f"there is no checkpoint at {path}, nor under this name with {NATIVE}, .lz4 or .safetensors appended: "
-        "check the name."
+        f"There is no checkpoint at {path}, nor at this name with {NATIVE}, .lz4 or .safetensors appended.{path_hint(path)}"
     )
 
 
@@ -214,12 +215,7 @@ def _is_file(path: Path) -> bool:
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             return False
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: OSError) -> StorageError:
-    advice = "close files" if error.errno in (errno.EMFILE, errno.ENFILE) else "check its permissions"
-    return StorageError(f"{path} cannot be read ({error.strerror or error}): {advice}.")
+        raise StorageError(os_error_message(error)) from error
 
 
 def load_checkpoint(
@@ -235,7 +231,8 @@ def load_checkpoint(
         device: Where tensors go.
         keys: Paths of the parts to load, such as "model" or "optimizer/state"; only these are read from a native file.
             A path that ends in "?" may be missing.
-        mmap: Map a `.pt` file into memory: its tensors are read when they are used. No effect on other formats.
+        mmap: Map a `.pt` file into memory: its tensors are read when they are used, so the file must stay unchanged (if
+            it is truncated, the system ends the process). No effect on other formats, whose tensors are always copies.
 
     Raises:
         FormatError: The file is truncated, altered, or not a checkpoint.
@@ -267,7 +264,7 @@ def sniff(path: Path) -> str:
                     native = native or MANIFEST in zipfile.ZipFile(stream).NameToInfo
                 return "native" if native else "pt"
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise StorageError(os_error_message(error)) from error
     if path.suffix == NATIVE or not head:
         raise FormatError(f"{path} does not begin like a checkpoint: it is empty, truncated or of another kind.")
     return "safetensors" if path.suffix == ".safetensors" or head[8:9] == b"{" else "pt"
@@ -299,13 +296,19 @@ def convert_checkpoint(
         raise ConfigError(f"{dst} is both source and target: give the target another name.")
     before = found.stat().st_size
     state = load_checkpoint(found, keys=keys)
-    metadata: dict[str, Any] = {}
-    if sniff(found) == "native":
-        with CheckpointFile(found) as opened:
-            metadata = opened.metadata
+    metadata = metadata_of(found)
     node, leaves = stage_now(state)
     write_state(Path(dst), format, node, leaves, level=compression_level, metadata=metadata)
     done = {"source": str(found), "target": str(dst), "source_bytes": before, "target_bytes": Path(dst).stat().st_size}
-    if format != "native" and "history" in metadata:  # in .safetensors it is text, which is not read back
-        done["note"] = f"Its step and metric are not kept: only {NATIVE} files have them."
+    if format in ("pt", "lz4") and "history" in metadata:
+        done["note"] = f"Its step and metric are not kept: only {NATIVE} and .safetensors files have them."
     return done
+
+
+def metadata_of(path: Path) -> dict[str, Any]:
+    """Return the metadata of a checkpoint file; a `.pt` or `.lz4` file has none."""
+    kind = sniff(path)
+    if kind == "native":
+        with CheckpointFile(path) as opened:
+            return opened.metadata
+    return read_metadata(path) if kind == "safetensors" else {}

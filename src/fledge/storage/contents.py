@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from fledge.storage.checkpoint import find_checkpoint, sniff
+from fledge.storage.checkpoint import find_checkpoint, metadata_of, sniff
 from fledge.storage.format import interop
 from fledge.storage.format.flattening import flatten
 from fledge.storage.format.leaves import Leaf
@@ -33,7 +33,7 @@ def inspect_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
         tree, leaves = flatten(interop.load(found, kind))
         sizes = [None if kind == "lz4" else leaf.nbytes for leaf in leaves]
         rows = [_row(leaf, "/".join(map(str, leaf.path)), "raw", n) for leaf, n in zip(leaves, sizes, strict=True)]
-        about = {"metadata": {}}
+        about = {"metadata": metadata_of(found)}
     values = dict(_plain_values(unflatten(tree, lambda number: _LEAF), ()))
     size, total = found.stat().st_size, sum(row["bytes"] for row in rows)
     info: dict[str, Any] = {"path": str(found), "format": kind, "file_bytes": size, "tensor_bytes": total}

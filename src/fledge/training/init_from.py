@@ -6,12 +6,14 @@ import contextlib
 import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from fledge.agents.policy_file import load_weights
+from fledge.agents.policy_file import build_policy
 from fledge.core.config_help import written
 from fledge.core.errors import ConfigError, FledgeError
 from fledge.core.overrides import from_plain, nested
+from fledge.core.paths import path_hint
 from fledge.core.settings import flat_settings
 from fledge.tasks.base import Task
 from fledge.tasks.policy_loader import read_entries
@@ -24,6 +26,7 @@ def read_initial_policy(name: str, task: Task) -> dict[str, Any]:
     if entries is None:
         raise ConfigError(
             f"init_from={name} does not exist: pass a run's folder, a policy file, or the name of a shipped policy."
+            f"{path_hint(Path(name))}"
         )
     return entries
 
@@ -55,7 +58,7 @@ def take_network(task: Task, cfg: TrainConfig, overrides: Sequence[str] = ()) ->
     if odd := [key for key in wanted if key in found and found[key] != wanted[key]]:
         parts = ", ".join(f"{key} {found[key]} (this run needs {wanted[key]})" for key in odd)
         raise ConfigError(f"init_from={cfg.init_from} does not fit: its network has {parts}. {how_to_fit(task, found)}")
-    load_weights(task.policy.build(wanted), entries["model"], cfg.init_from)
+    build_policy(task.policy.build, {**entries, "policy": wanted}, cfg.init_from)
     return taken
 
 
@@ -85,7 +88,7 @@ def how_to_fit(task: Task, description: Mapping[str, Any]) -> str:
                 setattr(cfg.policy, key, value)
             with contextlib.suppress(FledgeError):
                 if task.policy.describe(task, cfg.learner.policy_form, cfg.env, cfg.policy) == description:
-                    return f"To continue from it, use --preset {name}."
+                    return f"To continue from it, use preset {name}."
     return "To continue from it, use the algorithm and the env settings that it was trained with."
 
 

@@ -1,4 +1,4 @@
-"""Loads mutated files, in a process with little memory: each must be refused, or give exactly what was saved.
+"""Loads mutated files of every kind, in a process with little memory: each is refused, or gives exactly what was saved.
 
 Half of the cases change bytes of the file; the other half change members, the manifest, a pickle or a header and then make
 every checksum and size fit again, so that the change reaches the decoders. Whatever crashes, hangs or fills the memory
@@ -10,11 +10,13 @@ from __future__ import annotations
 import copy
 import io
 import json
+import logging
 import random
 import resource
 import sys
 import tempfile
 import time
+import traceback
 import zipfile
 from collections import Counter, OrderedDict, defaultdict
 from pathlib import Path
@@ -27,8 +29,11 @@ import torch
 from fledge.core.errors import FledgeError
 from fledge.storage import inspect_checkpoint, load_checkpoint, save_checkpoint
 from fledge.storage.format.codecs import CODEC_NAMES
+from fledge.storage.recordings import layout
 from tests.storage.format.forgery import pack, unpack
-from tests.storage.states import assert_same, copy_state
+from tests.storage.format.fuzz_kinds import Kind, all_kinds
+from tests.storage.recordings.test_hostile import records, seal
+from tests.storage.states import copy_state
 
 MEMORY = 3 * 2**30  # of address space, torch's libraries included
 SECONDS = 20.0  # per file; a real one takes milliseconds
@@ -67,7 +72,7 @@ def seeds(folder: Path) -> dict[Path, Any]:
     return files
 
 
-CHECKED = (".fledge", ".lz4")  # the others have no checksum: damage may change their numbers
+CHECKED = (".fledge", ".lz4", ".frec")  # the others have no checksum: damage may change their numbers
 
 
 def flip_bytes(data: bytes, rng: random.Random) -> bytes:
@@ -95,25 +100,40 @@ def flip_bytes(data: bytes, rng: random.Random) -> bytes:
     return bytes(out)
 
 
+def deep(levels: int) -> Any:
+    value: Any = 0
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+TWICE = "has its first key twice"  # replaced in the text of the JSON
 ODD_VALUES = (
-    0, -1, 1, 2**31, 2**40, 2**63, 1.5, "", "x", "raw", "pco", "zstd-shuffle", "float64", "uint8", "<f8", "../x", None, True,
-    [], {}, [0], [2**40], [1, 2, 3], {"leaf": 0}, {"leaf": 99}, {"dict": {}}, {"items": [[1, 2]]}, {"tuple": [{"leaf": 1}]},
-    {"ordered": {"leaf": 0}}, {"module": [{"dict": {}}, 3]}, {"counter": {"items": []}}, {"default": ["eval", {"dict": {}}]},
-    {"size": [-1]}, {"size": [2**62, 2**62]},
+    0, -1, 1, 2**31, 2**40, 2**63, -(2**63), 10**400, 1.5, 1e300, float("nan"), float("inf"), "", "x", "x" * 100_000, "raw",
+    "pco", "zstd-shuffle", "float64", "uint8", "<f8", "../x", None, True, deep(50), deep(400), TWICE,
+    [], {}, [0], [2**40], [1, 2, 3], {"leaf": 0}, {"leaf": 1}, {"leaf": 99}, {"dict": {}}, {"items": [[1, 2]]},
+    {"tuple": [{"leaf": 1}]}, {"ordered": {"leaf": 0}}, {"module": [{"dict": {}}, 3]}, {"counter": {"items": []}},
+    {"default": ["eval", {"dict": {}}]}, {"size": [-1]}, {"size": [2**62, 2**62]}, {"complex": [10**400, 0]},
+    {"complex": [1, 2]}, {"int": "f" * 400}, {"float": "7ff8000000000001"}, {"items": [[{"complex": [10**400, 0]}, 1]]},
 )  # fmt: skip
 
 
 def change_json(value: Any, rng: random.Random, depth: int = 0) -> Any:
     """The same JSON with one place changed."""
-    if isinstance(value, dict) and value and (depth < 1 or rng.random() < 0.85):
+    if isinstance(value, dict) and value and (depth < 1 or rng.random() < 0.93):
         key = rng.choice(list(value))
-        if rng.random() < 0.05:
+        if rng.random() < 0.03:
             return {k: v for k, v in value.items() if k != key}
         return {**value, key: change_json(value[key], rng, depth + 1)}
     if isinstance(value, list) and value and rng.random() < 0.85:
         at = rng.randrange(len(value))
         return [*value[:at], change_json(value[at], rng, depth + 1), *value[at + 1 :]]
     return rng.choice(ODD_VALUES)
+
+
+def json_text(value: Any) -> bytes:
+    """The text of a value; one that is `TWICE` becomes a dict with the same key twice."""
+    return json.dumps(value).replace(json.dumps(TWICE), '{"dict":{"a":1,"a":2},"dict":{}}').encode()
 
 
 def forge_bytes(path: Path, rng: random.Random) -> bytes:
@@ -126,6 +146,8 @@ def forge_bytes(path: Path, rng: random.Random) -> bytes:
         return forge_pt(path.read_bytes(), rng)
     if path.suffix == ".pth":
         return flip_bytes(path.read_bytes(), rng)
+    if path.suffix == ".frec":
+        return forge_recording(path.read_bytes(), rng)
     return forge_native(path, rng)
 
 
@@ -145,10 +167,10 @@ def forge_safetensors(data: bytes, rng: random.Random) -> bytes:
     header = json.loads(data[8 : 8 + size])
     if rng.random() < 0.5:
         tree = json.loads(header["__metadata__"]["fledge.tree"])
-        header["__metadata__"]["fledge.tree"] = json.dumps(change_json(tree, rng))
+        header["__metadata__"]["fledge.tree"] = json_text(change_json(tree, rng)).decode()
     else:
         header = change_json(header, rng)
-    text = json.dumps(header).encode()
+    text = json_text(header)
     return len(text).to_bytes(8, "little") + text + data[8 + size :]
 
 
@@ -157,8 +179,9 @@ def forge_native(path: Path, rng: random.Random) -> bytes:
     members, manifest = unpack(path)
     manifest = copy.deepcopy(manifest)
     for _ in range(rng.choice((1, 1, 3))):
-        if rng.random() < 0.5:
-            manifest = change_json(manifest, rng)
+        if rng.random() < 0.6:
+            whole = not isinstance(manifest, dict) or "tree" not in manifest or rng.random() < 0.4
+            manifest = change_json(manifest, rng) if whole else manifest | {"tree": change_json(manifest["tree"], rng)}
         else:
             name = rng.choice(list(members))
             members[name] = flip_bytes(members[name], rng) if members[name] else b"x"
@@ -167,39 +190,78 @@ def forge_native(path: Path, rng: random.Random) -> bytes:
                 for leaf in leaves if isinstance(leaves, list) else []:
                     if isinstance(leaf, dict) and leaf.get("name") == name:
                         leaf["codec"] = rng.choice(CODEC_NAMES)
-    return pack(list(members.items()), manifest, deflate=rng.random() < 0.3)
+    return pack(list(members.items()), json_text(manifest), deflate=rng.random() < 0.3)
+
+
+def forge_recording(data: bytes, rng: random.Random) -> bytes:
+    """A recording with one or two records changed, and all checksums right."""
+    found = records(data)
+    for _ in range(rng.choice((1, 2))):
+        k = rng.randrange(len(found))
+        head, payload = found[k]
+        if rng.random() < 0.2:
+            field = rng.choice(["kind", "episode", "first", "frames"])
+            head = head._replace(**{field: rng.randrange(7 if field == "kind" else rng.choice([4, 100, 2**31]))})
+        elif head.kind in (layout.FRAMES, layout.ARRAY):
+            payload = flip_bytes(payload, rng)
+        else:
+            payload = json_text(change_json(json.loads(payload), rng))
+        found[k] = (head, payload)
+    return seal(found)
 
 
 def run(cases: int, seed: int) -> dict[str, int]:
-    """Counts of what became of the mutated files; raises on anything but a refusal or the saved state."""
+    """Counts of what became of the mutated files; raises on anything but a refusal or the saved content."""
     rng = random.Random(seed)
     counts: Counter[str] = Counter()
+    failures: list[str] = []
+    logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        files = seeds(folder)
+        kinds = all_kinds(folder, {path: Kind(load_and_inspect, state) for path, state in seeds(folder).items()})
+        for kind in kinds.values():
+            kind.check(kind.read())
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         for case in range(cases):
-            source = rng.choice(list(files))
-            forged = rng.random() < 0.5
+            source = rng.choice(list(kinds))
+            kind, forged = kinds[source], rng.random() < 0.6
             data = forge_bytes(source, rng) if forged else flip_bytes(source.read_bytes(), rng)
-            target = folder / f"mutant{source.suffix}"
+            target = kind.target or folder / f"mutant{source.suffix}"
             target.write_bytes(data)
             start = time.perf_counter()
             try:
-                state = load_checkpoint(target)
-                if rng.random() < 0.25:
-                    inspect_checkpoint(target)
-            except FledgeError:
-                counts["refused"] += 1
-            else:
-                if (
-                    not forged and source.suffix in CHECKED
-                ):  # a forger may write any state he likes; damage may not change one
-                    assert_same(state, copy_state(files[source]), f"case {case}")
-                counts["loaded"] += 1
-            assert time.perf_counter() - start < SECONDS, f"case {case} took too long"
+                counts[outcome(kind, target, check=not forged and source.suffix in CHECKED)] += 1
+                assert time.perf_counter() - start < SECONDS, "it took too long"
+            except BaseException as error:
+                if isinstance(error, KeyboardInterrupt):
+                    raise
+                what = f"case {case} of seed {seed}: {source.name}, {'forged' if forged else 'damaged'}"
+                failures.append(f"{what}\n{''.join(traceback.format_exception(error)[-4:])}")
+    if failures:
+        raise AssertionError(f"{len(failures)} of {cases} cases failed\n" + "\n".join(failures[:12]))
     return {"cases": cases, **counts}
 
 
+def outcome(kind: Kind, path: Path, check: bool) -> str:
+    """Read a mutant; return whether it was loaded or refused."""
+    try:
+        content = kind.read(path)
+    except FledgeError as error:
+        text = str(error)
+        if kind.always:
+            raise RuntimeError("a damaged newest file stops a resume") from error
+        if len(text) > 1500 or "\n" in text:
+            raise RuntimeError("the error is not one sentence") from error
+        return "refused"
+    if check:  # whoever forges a file may write any content; damage may not change it
+        kind.check(content)
+    return "loaded"
+
+
+def load_and_inspect(path: Path) -> Any:
+    inspect_checkpoint(path)
+    return load_checkpoint(path)
+
+
 if __name__ == "__main__":
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     print(json.dumps(run(int(sys.argv[1]), int(sys.argv[2]))))

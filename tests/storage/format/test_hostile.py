@@ -108,7 +108,8 @@ def nest(levels: int) -> Any:
     [
         {"leaf": 10**9}, {"leaf": -1}, {"leaf": "0"}, {"leaf": True}, {"eval": "1"}, {"dict": [1]}, {"items": [[1]]},
         {"items": [[{"leaf": 0}, 1]]}, {"items": [[[1], 2]]}, {"float": "zz"}, {"int": "1" * 200_000}, {"complex": [1]},
-        {"complex": ["a", 1]}, {}, {"dict": {}, "leaf": 0}, nest(600),
+        {"complex": ["a", 1]}, {"complex": [10**400, 0]}, {"complex": [{"int": "f" * 400}, 0]}, {},
+        {"dict": {}, "leaf": 0}, nest(600),
     ],
 )  # fmt: skip
 def test_a_tree_that_lies_is_refused(honest: Path, tree: Any) -> None:
@@ -183,6 +184,17 @@ def test_resuming_passes_over_version_1_and_says_why(tmp_path: Path) -> None:
     info = history.load_latest()[1]
     assert info.step == 1
     assert "convert it with Fledge 0.1" in info.skipped[0][1]
+
+
+def test_resuming_passes_over_a_file_with_a_number_that_no_float_holds(tmp_path: Path) -> None:
+    history = CheckpointHistory(tmp_path)
+    for step in (1, 2):
+        history.save(state_at(step, size=400), step)
+    path = history.entries()[-1].path
+    forge(path, lambda _, manifest: manifest["tree"]["dict"].update(x={"complex": [10**400, 0]}))
+    assert CheckpointHistory(tmp_path).load_latest()[1].step == 1
+    forge(path, lambda _, manifest: manifest["metadata"]["dict"].update(user=3))
+    assert CheckpointHistory(tmp_path).load_latest()[1].step == 1
 
 
 def test_chunks_of_another_size_are_refused(honest: Path) -> None:

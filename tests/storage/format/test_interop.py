@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,47 @@ def test_tied_weights_go_to_safetensors_once(tmp_path: Path) -> None:
     assert path.stat().st_size < 1.2 * weight.nbytes
     again = load_checkpoint(path)
     assert again["a"].data_ptr() == again["b"].data_ptr()
+
+
+@pytest.mark.parametrize("name", ["a.fledge", "a.pt", "a.pt.lz4", "a.safetensors", "old.pth"])
+def test_a_loaded_state_does_not_depend_on_its_file(tmp_path: Path, name: str) -> None:
+    weights = {"w": torch.randn(300, 300), "a": np.arange(5000.0)}
+    path = tmp_path / name
+    if name == "old.pth":
+        torch.save({"w": weights["w"]}, path, _use_new_zipfile_serialization=False)
+    else:
+        save_checkpoint(weights, path, codec={".fledge": "native"}.get(path.suffix, path.suffix[1:]))
+    loaded = load_checkpoint(path)
+    expected = copy_state(loaded)
+    with open(path, "r+b") as stream:  # in place, as `cp` and `rsync --inplace` write
+        stream.write(b"\xff" * path.stat().st_size)
+    assert_same(loaded, expected)
+    os.truncate(path, 10)
+    assert_same(loaded, expected)
+
+
+def test_a_tensor_may_have_the_name_of_the_metadata_of_safetensors(tmp_path: Path) -> None:
+    weights = {"__metadata__": torch.ones(2), "__metadata__~2": torch.zeros(3), "manifest.json": torch.ones(1)}
+    path = save_checkpoint(weights, tmp_path / "a.safetensors", codec="safetensors")
+    assert_same(load_checkpoint(path), weights)
+    assert len(load_file(path)) == 3  # other tools read it too
+
+
+def test_safetensors_keeps_metadata_and_refuses_what_is_not_plain(tmp_path: Path) -> None:
+    metadata = {"history": {"step": 3}, "z": 1j, "text": "3"}
+    path = save_checkpoint(state(), tmp_path / "a.safetensors", codec="safetensors", metadata=metadata)
+    assert inspect_checkpoint(path)["metadata"] == metadata
+    assert "note" not in convert_checkpoint(path, tmp_path / "b.fledge")
+    assert inspect_checkpoint(tmp_path / "b.fledge")["metadata"] == metadata
+    assert "step and metric are not kept" in convert_checkpoint(path, tmp_path / "b.pt")["note"]
+    with pytest.raises(InputError, match="metadata holds a tensor"):
+        save_checkpoint(state(), tmp_path / "c.safetensors", codec="safetensors", metadata={"t": torch.ones(1)})
+
+
+def test_lz4_blocks_are_independent_because_linked_zeros_take_quadratic_time(tmp_path: Path) -> None:
+    path = save_checkpoint({"z": torch.zeros(2**24)}, tmp_path / "z", codec="lz4")
+    assert lz4.frame.get_frame_info(path.read_bytes())["block_linked"] is False
+    assert not load_checkpoint(path)["z"].any()
 
 
 def test_every_format_can_be_inspected(tmp_path: Path) -> None:

@@ -265,7 +265,7 @@ print("done")
 """
 
 
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_fsdp2_and_dtensor_states_are_saved_whole_or_by_part(tmp_path: Path, size: int) -> None:
     running = [
         subprocess.Popen(

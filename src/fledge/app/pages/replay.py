@@ -17,7 +17,7 @@ from nicegui import run, ui
 from starlette.responses import FileResponse, JSONResponse, Response
 
 from fledge.app.runs.file_index import Entry
-from fledge.app.server.assets import three_path
+from fledge.app.server.assets import CACHE, three_path
 from fledge.app.server.layout import add_module, add_styles, frame, mount
 from fledge.app.server.server import Server
 from fledge.core.errors import FledgeError
@@ -88,12 +88,12 @@ def add_routes(server: Server) -> None:
         except FledgeError as error:
             return JSONResponse({"error": server.files.hide_path(str(error), id).rstrip(".")}, status_code=404)
         if isinstance(found, bytes):
-            return Response(found, media_type="application/octet-stream", headers={"cache-control": "no-store"})
-        return JSONResponse(found, headers={"cache-control": "no-store"})
+            return Response(found, media_type="application/octet-stream")
+        return JSONResponse(found)
 
     @server.api.get(THREE)
     def three() -> Response:
-        return FileResponse(three_path(), media_type="text/javascript")
+        return FileResponse(three_path(), media_type="text/javascript", headers=CACHE)
 
     @server.api.get("/recordings/{id}")
     def episodes(id: str) -> Response:

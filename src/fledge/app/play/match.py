@@ -61,6 +61,15 @@ class Match:
         for thread in self._threads:
             thread.start()
 
+    def close_if_idle(self, seconds: float) -> bool:
+        """Close the match if no person is connected and none did anything for some seconds; return whether it is closed."""
+        with self.lock:
+            if self.people or time.monotonic() - self.used <= seconds:
+                return False
+            self._closed.set()  # from here on no person can enter
+        self.close()
+        return True
+
     def close(self) -> None:
         """Stop the threads and close the env."""
         self._closed.set()
@@ -73,8 +82,14 @@ class Match:
     # ---- people ------------------------------------------------------------------------------------------------------
 
     def enter(self, who: str) -> None:
-        """Connect a person, who gets their former seat or the first empty one; raise ConfigError if the match is full."""
+        """Connect a person, who gets their former seat or the first empty one.
+
+        Raises:
+            ConfigError: The match is full, or was closed.
+        """
         with self.lock:
+            if self._closed.is_set():
+                raise ConfigError("This match was closed because no person was in it. Start another one.")
             if who not in self.people and len(self.people) >= MAX_PEOPLE:
                 raise ConfigError(f"This match is full, with {MAX_PEOPLE} people: start another one.")
             self.people[who] = self.people.get(who, 0) + 1
@@ -122,6 +137,8 @@ class Match:
         if verb is None:
             return
         with self.lock:
+            if self._closed.is_set():
+                return
             if verb == self._hands:
                 return verb(who, message)
             try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import secrets
 import threading
-import time
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
@@ -50,8 +49,8 @@ class MatchManager:
         with self._lock:
             limit = CROWDED_S if len(self.matches) >= MAX_MATCHES else IDLE_S
             for name, match in list(self.matches.items()):
-                if not match.people and time.monotonic() - match.used > limit:
-                    self.matches.pop(name).close()
+                if match.close_if_idle(limit):
+                    del self.matches[name]
             if len(self.matches) >= MAX_MATCHES:
                 raise ConfigError(f"There are {MAX_MATCHES} matches already: join one of them, or wait until one ends.")
             name = secrets.token_urlsafe(6)

@@ -184,7 +184,7 @@ def stage_key(scene: Mapping[str, Any]) -> str | None:
         return None
     digest = xxhash.xxh3_64()
     for name, value in sorted(large.items()):
-        digest.update(f"{name} {value.shape} {value.dtype}".encode())
+        digest.update(f"{name!a} {value.shape} {value.dtype}".encode())
         digest.update(np.ascontiguousarray(value).tobytes())
     return digest.hexdigest()
 
@@ -196,7 +196,8 @@ def pack_episode(recording: Recording, task: Task, number: int, start: int = 0, 
         FormatError: The frames do not fit the task, or are damaged.
     """
     episode = recording[number]
-    track, stride = read_track(recording, episode, start)
+    running, end = episode.outcome is None, episode.length  # both before the frames, as another request may read more
+    track, stride = read_track(recording, episode, start, end)
     with checked_frames(recording.path, task):
         packer = EpisodePacker()
         seconds = track_seconds(track)
@@ -217,10 +218,10 @@ def pack_episode(recording: Recording, task: Task, number: int, start: int = 0, 
             "task": text(task.name),
             "label": text(task.metrics.labels.get(track.outcome, track.outcome).replace("_", " ")),
             "seconds_per_frame": recording.seconds_per_frame,
-            "running": episode.outcome is None,
+            "running": running,
             "start": start,
             "stride": stride,
-            "next": episode.length,
+            "next": end,
             "frames_here": len(seconds),
             "time": packer.add("time", seconds),
             "stage_shapes": shapes,

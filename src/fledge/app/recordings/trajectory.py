@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from fledge.app.runs.file_index import printable
 from fledge.core.errors import FledgeError, FormatError
 from fledge.core.overrides import from_plain, nested
 from fledge.storage import Recording
@@ -66,7 +67,7 @@ def checked_frames(source: Path, task: Task) -> Iterator[None]:
         yield
     except FledgeError:
         raise
-    except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, AssertionError) as error:
         raise FormatError(
             f"{source} names the task {task.name}, but its frames do not fit that task "
             f"({type(error).__name__}: {error})."
@@ -82,14 +83,11 @@ def stride_of(recording: Recording, episode: Episode) -> int:
 def read_track(recording: Recording, episode: Episode, start: int, stop: int | None = None) -> tuple[Trajectory, int]:
     """Return every n-th frame of an episode from frame `start` on, and n (see `stride_of`)."""
     stride = stride_of(recording, episode)
-    step = max(stride, MAX_FRAMES // stride * stride)
     parts = {name: [np.zeros((0, *f.shape), f.dtype)] for name, f in recording.fields.items()}
     index = [np.zeros(0, np.int64)]
-    end = max(episode.length, 1) if stop is None else stop
-    for first in range(start - start % stride, end, step):
-        numbers = episode.index(first, min(first + step, end))
-        chosen = np.flatnonzero((numbers % stride == 0) & (numbers >= start))
-        for name, value in episode.frames(None, first, min(first + step, end)).items():
+    for numbers, piece in episode.pieces(None, start, stop):
+        chosen = np.flatnonzero(numbers % stride == 0)
+        for name, value in piece.items():
             parts[name].append(value[chosen])
         index.append(numbers[chosen])
     frames = {name: np.concatenate(some) for name, some in parts.items()}
@@ -99,14 +97,14 @@ def read_track(recording: Recording, episode: Episode, start: int, stop: int | N
 
 def text(value: Any) -> str:
     """Return a value as printable text of limited length."""
-    return "".join(char if char.isprintable() else "?" for char in str(value)[:MAX_TEXT])
+    return printable(str(value)[:MAX_TEXT])
 
 
 def finite(value: Any) -> float:
     """Return a value as a finite number; 0 if it is not a finite number."""
     try:
         return found if math.isfinite(found := float(value)) else 0.0
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return 0.0
 
 

@@ -107,9 +107,14 @@ class FileIndex:
         return self._entries.get(id)
 
     def hide_path(self, sentence: str, id: str) -> str:
-        """Return the sentence with the entry's path replaced by its name, so that pages do not learn the path."""
+        """Return a sentence as printable text with the entry's path replaced by its name: pages do not learn the path."""
         entry = self.find(id)
-        return sentence.replace(str(entry.path), entry.name) if entry is not None else sentence
+        return printable(sentence.replace(str(entry.path), entry.name) if entry is not None else sentence)
+
+
+def printable(sentence: str) -> str:
+    """Return text, which may quote an untrusted file, without control characters and lone surrogates."""
+    return "".join(char if char.isprintable() else "?" for char in sentence)
 
 
 def scan(places: Iterable[Path]) -> Iterator[Entry]:

@@ -8,7 +8,6 @@ file that was replaced is read from the start.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import threading
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from fledge.monitor.metrics_file import is_number, parse_row
 
 MAX_POINTS = 1000
 MAX_READ = 16_000_000  # bytes at a time, so that other requests are answered in between
@@ -122,7 +123,8 @@ class Curves:
         half = MAX_POINTS // 2
         for points in self.columns.values():
             pairs = points.reshape(4, half, 2)
-            joined = [join.reduce(pairs[row], axis=1) for row, join in enumerate(JOIN)]
+            with np.errstate(over="ignore"):  # a mean that is too large for a float is not drawn
+                joined = [join.reduce(pairs[row], axis=1) for row, join in enumerate(JOIN)]
             points[:, :half], points[:, half:] = joined, EMPTY
         self._axes[:, :half] = self._axes[:, 1::2]
         self.size *= 2
@@ -164,18 +166,8 @@ def numbers_in(line: bytes) -> Row | None:
     """Return the numbers in a line of metrics.jsonl; None if it is not a JSON object with a number `step`."""
     if len(line) > MAX_LINE:
         return None
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(row, dict) or not is_number(row.get("step")):
-        return None
-    return {name: float(value) for name, value in row.items() if is_number(value) and is_name(name)}
-
-
-def is_name(name: str) -> bool:
-    """Return whether a metric's name can be shown: not too long, and without lone surrogates, which JSON allows."""
-    return len(name) <= MAX_NAME and (name.isascii() or not any("\ud800" <= char <= "\udfff" for char in name))
+    row = parse_row(line)
+    return row and {name: float(value) for name, value in row.items() if is_number(value) and len(name) <= MAX_NAME}
 
 
 def read_last(path: Path, most: int) -> Row:
@@ -187,14 +179,6 @@ def read_last(path: Path, most: int) -> Row:
         for line in stream.read(most).split(b"\n"):
             last |= numbers_in(line) or {}  # the first line may be incomplete, and then is not JSON
     return last
-
-
-def is_number(value: Any) -> bool:
-    """Return whether a value is a finite number within the range of floats."""
-    try:
-        return isinstance(value, int | float) and math.isfinite(value)
-    except OverflowError:
-        return False
 
 
 def rounded(values: np.ndarray, digits: int = DIGITS) -> list[float | None]:

@@ -20,16 +20,18 @@ import yaml
 
 from fledge.app.runs.chart_list import lay_out
 from fledge.app.runs.file_index import Entry, FileIndex
-from fledge.app.runs.metrics import Curves, Row, is_number, primary_metric_of, read_last
+from fledge.app.runs.metrics import Curves, Row, primary_metric_of, read_last
 from fledge.app.server.assets import STATIC, make_page
 from fledge.core.errors import ConfigError, FledgeError
+from fledge.core.yaml_text import parse_yaml
+from fledge.monitor.metrics_file import is_number
 
 MODULE = STATIC / "charts" / "training.js"
 MAX_CONFIG = 200_000  # bytes
-MAX_DEPTH = 32  # of nested settings
 MAX_KEPT = 64  # runs whose curves are kept
 MAX_FILES = 500  # checkpoints in a table
 TAIL = 16384  # bytes at the end of the metrics from which a run's progress is read
+parse_settings = functools.lru_cache(maxsize=256)(parse_yaml)  # pages read the same files again and again
 QUIET_S = 30.0  # a run counts as stopped if its last row is older than this and than five times the time between rows
 
 
@@ -114,28 +116,12 @@ def read_settings(entry: Entry) -> tuple[dict[str, Any], str]:
             text = stream.read(MAX_CONFIG + 1)
         if len(text) > MAX_CONFIG:
             return {}, f"config.yaml is larger than {MAX_CONFIG:,} bytes, which no run's settings are."
-        content = parse_plain(text)
+        content = parse_settings(text)
     except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
         return {}, f"config.yaml cannot be read ({str(error).splitlines()[0]})."
     if not isinstance(content, dict):
         return {}, "config.yaml must map settings to values."
     return flat(content), ""
-
-
-@functools.lru_cache(maxsize=256)
-def parse_plain(text: bytes) -> Any:
-    """Parse YAML, but refuse anchors, which can expand to gigabytes, and deep nesting, which can exhaust the stack."""
-    depth = 0
-    for event in yaml.parse(text, yaml.CSafeLoader):
-        if isinstance(event, yaml.AliasEvent):
-            raise yaml.YAMLError("anchors with aliases (&name, *name) are not allowed")
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise yaml.YAMLError(f"it is nested deeper than {MAX_DEPTH} levels")
-    try:
-        return yaml.load(text, yaml.CSafeLoader)
-    except (LookupError, AttributeError, TypeError) as error:  # a tag such as !!bool on other text
-        raise yaml.YAMLError("a value does not fit its tag, such as !!bool on other text") from error
 
 
 def flat(content: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
@@ -164,7 +150,10 @@ def as_text(value: Any) -> str:
     """Return a setting's value as text, as written in `key=value`."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    text = str(value)
+    try:
+        text = str(value)
+    except ValueError:  # Python refuses to print larger numbers
+        return "a whole number of more than 4,300 digits"
     return text if len(text) <= 200 else f"{text[:200]}…"
 
 
@@ -210,11 +199,14 @@ def examine(entry: Entry) -> dict[str, Any]:
         return {"trouble": "This run has saved no checkpoint yet."}
     if strange := outside_link(entry):
         return {"trouble": f"checkpoints/{strange} is a link out of the run's folder, so the checkpoints are not read."}
-    with _examining:
-        try:
-            report = examine_folder(folder)
-        except (FledgeError, OSError) as error:
-            return {"trouble": str(error).replace(str(folder), entry.name)}
+    if not _examining.acquire(timeout=1.0):  # waiting for longer would use up the threads that answer other requests
+        return {"trouble": "The checkpoints of another run are being verified. Try again when that is done."}
+    try:
+        report = examine_folder(folder)
+    except (FledgeError, OSError) as error:
+        return {"trouble": str(error).replace(str(folder), entry.name)}
+    finally:
+        _examining.release()
     lines = [line.replace(str(folder), entry.name) for line in render(report)]
     return {**report.as_dict(), "folder": entry.name, "lines": lines}
 

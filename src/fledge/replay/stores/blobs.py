@@ -95,6 +95,10 @@ class BlobStore:
         bases = self._bases.view()[self._segment.view()[i] - self._bases.dropped]
         return (bases + self._begin.view()[i]).view(np.uint64)
 
+    def sizes(self) -> np.ndarray:
+        """Return the bytes of each blob, [n] int64."""
+        return self._end.view() - self._begin.view()
+
     def aligned(self, word: int) -> bool:
         """Return whether every blob begins and ends at a multiple of `word` bytes of its segment."""
         return not ((self._begin.view() | self._end.view()) % word).any()

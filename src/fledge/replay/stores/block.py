@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
+from fledge.replay.checks import damaged
 from fledge.replay.schema import KeySpec
-from fledge.replay.stores.base import Encoded, Pick, Store
+from fledge.replay.stores.base import Encoded, Pick, Store, chunk_rows
 from fledge.replay.workers import Workers
 from fledge.storage.format import codecs
 
 BITS = "bits+lz4-shuffle"  # eight cells to a byte, then LZ4
 _AFTER_BITS = "lz4-shuffle"
 CODECS = (*codecs.CODEC_NAMES, BITS)
+MOST_EXPANSION = 8 * codecs.MAX_EXPANSION  # of a chunk, packed to bits and compressed
 
 
 def encode_block(codec: str, data: np.ndarray, word: int) -> bytes:
@@ -99,6 +102,15 @@ class BlockStore(Store):
         flat = np.empty(self.cells * rows, self.spec.word) if out is None else out
         decode_block(self.codec, self.blobs.view(number), flat.view(np.uint8), self.spec.dtype.itemsize)
         return flat.reshape(self.cells, rows)
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        super().load(state)
+        lengths = self.length.view()
+        rows = lengths if self.rows is None else np.concatenate(
+            [np.zeros(0, np.int32), *(chunk_rows(int(n), self.rows) for n in lengths)]
+        )  # fmt: skip
+        if (rows * float(self.spec.frame_bytes) > MOST_EXPANSION * self.blobs.sizes()).any():
+            raise damaged(f"has chunks of {self.keys[0]!r} that are too small for their frames")
 
     def _remember(self, decoded: list[tuple[int, np.ndarray]]) -> None:
         for number, array in decoded:

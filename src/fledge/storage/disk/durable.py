@@ -118,7 +118,7 @@ def _open_temporary(path: Path) -> tuple[DirectFile, Path]:
                     os.fchown(descriptor, replaced.st_uid, replaced.st_gid)
                 with contextlib.suppress(OSError):  # a file system without permissions
                     os.fchmod(descriptor, stat.S_IMODE(replaced.st_mode))
-            if _lock(descriptor, wait=False) is not False and os.fstat(descriptor).st_nlink > 0:
+            if lock_file(descriptor, wait=False) is not False and os.fstat(descriptor).st_nlink > 0:
                 return DirectFile(descriptor), temporary
         except BaseException:
             os.close(descriptor)
@@ -150,7 +150,7 @@ def abandoned(path: str | os.PathLike[str]) -> bool:
     """
     descriptor = os.open(path, os.O_RDWR)
     try:
-        locked = _lock(descriptor, wait=False)
+        locked = lock_file(descriptor, wait=False)
     finally:
         os.close(descriptor)
     return time.time() - os.stat(path).st_mtime > STALE_SECONDS if locked is None else locked
@@ -165,7 +165,7 @@ def folder_lock(folder: str | os.PathLike[str]) -> Iterator[None]:
     except OSError as error:
         raise _storage_error(error, Path(folder)) from error
     try:
-        _lock(descriptor, wait=True)
+        lock_file(descriptor, wait=True)
         yield
     finally:
         # Closing is not enough: a child that was forked meanwhile has the file open too, and would keep the lock.
@@ -176,7 +176,7 @@ def folder_lock(folder: str | os.PathLike[str]) -> Iterator[None]:
             os.close(descriptor)
 
 
-def _lock(descriptor: int, wait: bool) -> bool | None:
+def lock_file(descriptor: int, wait: bool) -> bool | None:
     """Lock a file; return True on success, False if another process holds the lock, None if there are no file locks.
 
     Windows and some network file systems have none.

@@ -2,18 +2,16 @@
 
 Readers accept untrusted files: a `.pt` is loaded with `weights_only=True`, after its zip and its pickle have been checked for
 anything that takes memory or time out of proportion; pickled arrays are read by `numpy_pickle`; an LZ4 frame may not expand
-more than 256 times; every fault raises a FormatError. A `.safetensors` holds a flat dict of tensors; the tree and the
-plain values are in its metadata.
+more than 256 times; `safetensors_file` reads the last; every fault raises a FormatError. Loaded tensors own their memory: the
+file may be overwritten or removed (except with `mmap`).
 """
 
 from __future__ import annotations
 
 import io
-import json
 import os
 import pickletools
 import re
-import struct
 import zipfile
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
@@ -23,12 +21,12 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from fledge.core.errors import ConfigError, FormatError, InputError
+from fledge.core.errors import ConfigError, FormatError
 from fledge.storage.format.codecs import MAX_EXPANSION
-from fledge.storage.format.leaves import Leaf, bytes_of, check_description, restore
+from fledge.storage.format.leaves import Leaf, restore
 from fledge.storage.format.numpy_pickle import read_numpy_pickle
+from fledge.storage.format.safetensors_file import load_safetensors, write_safetensors
 from fledge.storage.format.tree import Node, unflatten
-from fledge.storage.format.writer import member_names
 from fledge.storage.format.zip_archive import open_archive, read_member
 
 LZ4_MAGIC = b"\x04\x22\x4d\x18"
@@ -39,7 +37,6 @@ LEGACY_MAGIC = b"l\xfc\x9cF\xf9 j\xa8P\x19"  # first number in a torch.save file
 LEGACY_PICKLES = 5  # written one after the other by torch.save before 1.6
 _SUSPECT = re.compile(rb"bytearray|punycode|idna", re.IGNORECASE)
 _SLOW_CODECS = ("punycode", "idna")  # quadratic time
-TREE_KEY = "fledge.tree"  # key of our tree in the metadata of a .safetensors
 
 
 def lz4_frame() -> Any:
@@ -75,8 +72,10 @@ def write(
     else:
         buffer = io.BytesIO()
         write_pt(buffer, node, leaves)
-        level = 9 if level is None else level
-        stream.write(lz4_frame().compress(buffer.getbuffer(), compression_level=level, content_checksum=True))
+        frame, level = lz4_frame(), 9 if level is None else level
+        # Independent blocks: over linked ones, LZ4's search takes quadratic time on zeros.
+        blocks = {"block_linked": False, "block_size": frame.BLOCKSIZE_MAX4MB}
+        stream.write(frame.compress(buffer.getbuffer(), compression_level=level, content_checksum=True, **blocks))
 
 
 def load_pt(stream: BinaryIO, label: str, device: torch.device | str, mmap: bool = False) -> Any:
@@ -181,42 +180,6 @@ def unpack_lz4(path: Path) -> bytes:
     return content.getvalue()
 
 
-def load_safetensors(path: Path, device: torch.device | str) -> Any:
-    """Load the state in a `.safetensors` file: the tree that Fledge wrote, or a flat dict of tensors."""
-    import safetensors
-
-    try:
-        with safetensors.safe_open(path, framework="pt", device=str(device)) as opened:
-            names = list(opened.keys())
-            tensors = {name: opened.get_tensor(name) for name in names}
-            metadata = opened.metadata() or {}
-    except Exception as error:
-        raise FormatError(f"{path} is not a valid .safetensors file ({str(error)[:200]}).") from error
-    if TREE_KEY not in metadata:
-        return tensors
-    try:
-        described = json.loads(metadata[TREE_KEY])
-        rows, node = described["leaves"], described["tree"]
-        return unflatten(node, lambda number: _from_row(rows[number], tensors))
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-        what = f"the metadata entry {TREE_KEY!r} does not describe the tensors"
-        raise FormatError(f"{path}: {what}: the file is damaged or was altered.") from error
-
-
-def _from_row(row: list[Any], tensors: dict[str, torch.Tensor]) -> Any:
-    name, kind, dtype = row
-    tensor = tensors[name]
-    if kind == "tensor":
-        return tensor
-    data = bytes_of(tensor).copy()
-    if kind == "bytes":
-        return data.tobytes()
-    shape = list(tensor.shape[:-1])  # an array is stored as bytes, with one more axis
-    if check_description(kind, dtype, shape) != data.nbytes:
-        raise KeyError(name)
-    return restore(kind, dtype, tuple(shape), data, torch.device("cpu"))
-
-
 def write_pt(stream: BinaryIO, node: Node, leaves: Sequence[Leaf]) -> None:
     """Write a `torch.save` file that `weights_only` reads: NumPy arrays become tensors, and defaultdicts dicts."""
 
@@ -246,35 +209,3 @@ def _tensors_only(value: Any) -> Any:
     if type(value) is tuple:
         return tuple(_tensors_only(item) for item in value)
     return value
-
-
-_SAFE_NAMES = {
-    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "bool": "BOOL", "uint8": "U8",
-    "int8": "I8", "int16": "I16", "uint16": "U16", "int32": "I32", "uint32": "U32", "int64": "I64", "uint64": "U64",
-    "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "complex64": "C64",
-}  # fmt: skip
-
-
-def write_safetensors(stream: BinaryIO, node: Node, leaves: Sequence[Leaf], metadata: dict[str, Any]) -> None:
-    """Write a `.safetensors` file: an 8-byte header length, a JSON header, then the tensors' bytes."""
-    header: dict[str, Any] = {}
-    rows, offset = [], 0
-    names = [name.replace("/", ".") for name in member_names(leaves)]
-    names = names if len(set(names)) == len(names) else member_names(leaves)
-    for name, leaf in zip(names, leaves, strict=True):
-        shape, code = list(leaf.shape), _SAFE_NAMES.get(leaf.dtype) if leaf.kind == "tensor" else "U8"
-        if code is None:
-            raise InputError(f"{name} is {leaf.dtype}, which .safetensors cannot hold: use .fledge or .pt.")
-        if leaf.kind in ("array", "scalar"):
-            shape = [*shape, np.dtype(leaf.dtype).itemsize]
-        header[name] = {"dtype": code, "shape": shape, "data_offsets": [offset, offset + leaf.nbytes]}
-        rows.append([name, leaf.kind, leaf.dtype])
-        offset += leaf.nbytes
-    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in metadata.items()}
-    header["__metadata__"] = {**texts, TREE_KEY: json.dumps({"tree": node, "leaves": rows})}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # safetensors aligns the data to 8 bytes
-    stream.write(struct.pack("<Q", len(text)) + text)
-    for leaf in leaves:
-        assert leaf.data is not None
-        stream.write(leaf.data.data)

@@ -99,6 +99,8 @@ class CheckpointFile(Closing):
             self.close()
             if isinstance(error, RecursionError):
                 raise self._bad("is nested too deep") from error
+            if isinstance(error, ValueError | TypeError | LookupError | ArithmeticError | AttributeError):
+                raise self._bad(f"has a value that cannot be read ({type(error).__name__})") from error
             raise
 
     def _open(self) -> BinaryIO:

@@ -113,7 +113,7 @@ def _special(tag: str, body: Any) -> Any:
         if tag == "complex" and isinstance(body, list) and len(body) == 2:
             real, imag = (_build(part, _no_leaf, 0) for part in body)
             return complex(float(real), float(imag))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise _bad({tag: body}) from error
     raise _bad({tag: body})
 

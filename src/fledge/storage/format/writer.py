@@ -163,9 +163,9 @@ def _in_order(data: np.ndarray, leaf: Leaf) -> np.ndarray:
     return data if leaf.order is None else permute(data, leaf.dtype, leaf.shape, leaf.order)
 
 
-def member_names(leaves: Sequence[Leaf]) -> list[str]:
-    """Return one readable, unique and safe member name per leaf, from its path in the state."""
-    taken = {MANIFEST}
+def member_names(leaves: Sequence[Leaf], reserved: str = MANIFEST) -> list[str]:
+    """Return one readable, unique and safe member name per leaf, from its path in the state; none is `reserved`."""
+    taken = {reserved}
     copies: dict[str, int] = {}  # last number per name; searching from 1 would take quadratic time
     names = []
     for leaf in leaves:

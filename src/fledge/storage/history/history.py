@@ -246,9 +246,9 @@ class CheckpointHistory:
             return known[1]
         with CheckpointFile(path) as opened:
             note: Any = opened.metadata.get("history")
-            if not _is_note(note):
+            user: Any = opened.metadata.get("user") or {}
+            if not _is_note(note) or not isinstance(user, dict):
                 raise FormatError(f"{path} was not written by a CheckpointHistory: move it out of the folder.")
-            user = opened.metadata.get("user") or {}
             entry = HistoryEntry(
                 path, note["step"], note["metric"], note["sequence"], note[WEIGHTS_ONLY], status.st_size,
                 opened.base_file, opened.id, user,
