@@ -193,7 +193,8 @@ def write_pt(stream: BinaryIO, node: Node, leaves: Sequence[Leaf]) -> None:
 
 def _tensors_only(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        return torch.from_numpy(value) if value.dtype.kind in "biufc" else value.tolist()
+        native = value.astype(value.dtype.newbyteorder("="), copy=False)  # torch has no other byte order
+        return torch.from_numpy(native) if native.dtype.kind in "biufc" else native.tolist()
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, dict):
