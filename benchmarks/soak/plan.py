@@ -1,4 +1,4 @@
-"""What all workloads of the soak test share: its time, folders, counts and faults."""
+"""Time, folders, counts and faults that all workloads of the soak test share."""
 
 from __future__ import annotations
 

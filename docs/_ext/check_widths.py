@@ -38,9 +38,16 @@ def open_browser() -> Any:
 
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium") or ""
-    for word in ("--headless=new", "--no-sandbox", "--hide-scrollbars", "--force-device-scale-factor=1"):
+    for word in (
+        "--headless=new",
+        "--no-sandbox",
+        "--hide-scrollbars",
+        "--force-device-scale-factor=1",
+    ):
         options.add_argument(word)
-    return webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
+    return webdriver.Chrome(
+        options, webdriver.ChromeService(shutil.which("chromedriver"))
+    )
 
 
 def problems(driver: Any, folder: Path) -> Iterator[str]:
@@ -56,7 +63,9 @@ def problems(driver: Any, folder: Path) -> Iterator[str]:
 
 def main(folder: Path) -> int:
     if not shutil.which("chromium") or not shutil.which("chromedriver"):
-        print("chromium and chromedriver are missing, so widths are not checked: `make browser` installs them")
+        print(
+            "chromium and chromedriver are missing, so widths are not checked: `make browser` installs them"
+        )
         return 0
     driver = open_browser()
     try:
@@ -64,7 +73,12 @@ def main(folder: Path) -> int:
     finally:
         driver.quit()
     print(
-        "\n".join([*found, f"{len(list(folder.rglob('*.html')))} pages at {len(WIDTHS)} widths, {len(found)} problems"])
+        "\n".join(
+            [
+                *found,
+                f"{len(list(folder.rglob('*.html')))} pages at {len(WIDTHS)} widths, {len(found)} problems",
+            ]
+        )
     )
     return 1 if found else 0
 

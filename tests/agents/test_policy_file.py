@@ -157,3 +157,9 @@ def test_a_file_cannot_ask_for_a_network_larger_than_its_weights(hidden: list[in
     with pytest.raises(FormatError, match=sentence):
         build_policy(make, {**good, "policy": {**description, "hidden": hidden}}, "a file")
     assert {device.type for device in built[2:]} <= {"meta"}
+
+
+def test_weights_that_are_no_tensors_do_not_match_the_network() -> None:
+    layer = torch.nn.Linear(2, 2)
+    with pytest.raises(FormatError, match="weight is not a tensor"):
+        load_weights(layer, {**layer.state_dict(), "weight": 3}, "p.fledge")  # type: ignore[arg-type]

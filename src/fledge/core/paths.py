@@ -53,13 +53,13 @@ def check_readable(path: Path) -> Path:
 
 
 def path_hint(path: Path) -> str:
-    """Return a hint for a path that is no file or folder: the kind of thing it is, a similar name, or its neighbours."""
-    if path.exists():
+    """Return a sentence about a path where no file or folder is: what is there instead, a similar name, or other names."""
+    if os.path.exists(path):  # False for a name that is too long, where Path.exists raises
         if path.is_file() or path.is_dir():
             return ""
         kind = "a named pipe" if path.is_fifo() else "a socket" if path.is_socket() else "a device"
         return f" It is {kind}, but must be a file or a folder: write its content to a file first."
-    if path.is_symlink():
+    if os.path.islink(path):
         return f" It is a link to {os.readlink(path)}, which does not exist."
     folder = path.parent
     try:
