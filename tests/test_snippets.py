@@ -214,8 +214,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     os.chdir(folder)
     try:
         words = [*small, "env.num_maps=1", "policy.hidden=[16]"]
-        run_training(find_task("navigation"), None, words, Path("runs/mine"), None)
-        run_training(find_task("examples/hover.py"), None, small, Path("runs/hover"), None)
+        run_training(find_task("navigation"), None, words, Path("runs/mine"))
+        run_training(find_task("examples/hover.py"), None, small, Path("runs/hover"))
         write_navrl_checkpoint(Path("navrl_checkpoint.pt"))
         CliRunner().invoke(main, ["eval", "gap", "--episodes", "2", "--record", "flights.frec", "env.num_envs=2"])
         names = {word.partition("=")[2] or word for line in (*COMMANDS, *INLINE) for word in words_of(line)}

@@ -60,7 +60,7 @@ def make_single(task: str, **settings: Any) -> GymnasiumEnv:
 
 @dataclass(frozen=True)
 class EnvMaker:
-    """Makes the env of a task when called with a seed; without a seed, with its own `seed`."""
+    """A callable that makes the env of a task, with the seed that it is called with, or else with its own `seed`."""
 
     task: Task
     cfg: Any

@@ -117,3 +117,37 @@ def test_inspect_shows_values_and_metadata_and_nothing_that_steers_a_terminal(tm
     assert max(map(len, done.output.splitlines())) < 250
     found = json.loads(call("inspect", str(path), "--json").stdout)
     assert (found["values"]["seed"], found["metadata"]["success"]) == (7, 0.5)
+
+
+def test_inspect_lists_a_folder_of_checkpoints_with_the_damaged_ones(tmp_path: Path) -> None:
+    history = CheckpointHistory(tmp_path, prefix="mine", keep_whole=2, keep_best=1)
+    for step, metric in ((1, 0.9), (2, 0.5), (3, 0.6)):
+        history.save({"model": {"w": torch.ones(30)}, "optimizer": {"m": torch.ones(30)}}, step, metric)
+    done = call("inspect", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    assert re.search(r"mine_000000001.fledge +1 +0.900 +weights", done.output)
+    assert re.search(r"mine_000000003.fledge +3 +0.600 +everything", done.output)
+    assert "not read and may be damaged: --verify checks them" in done.output
+    newest = tmp_path / "mine_000000003.fledge"
+    newest.write_bytes(newest.read_bytes()[:-300])
+    done = call("inspect", str(tmp_path))
+    assert done.exit_code == 1
+    assert "mine_000000003.fledge cannot be read" in done.output
+    assert "mine_000000002.fledge" in done.output
+    done = call("inspect", str(newest))
+    assert done.exit_code == 1
+    assert "is truncated or damaged: it has" in done.output
+    assert "model/w: " in done.output
+
+
+def test_inspect_verifies_tensors_if_asked(tmp_path: Path) -> None:
+    path = save_checkpoint({"a": torch.randn(1000), "b": torch.randn(1000)}, tmp_path / "x", compression_level=0)
+    assert "damaged tensor" not in call("inspect", str(path), "--verify").output
+    data = bytearray(path.read_bytes())
+    data[2000] ^= 1
+    path.write_bytes(bytes(data))
+    assert call("inspect", str(path)).exit_code == 0
+    done = call("inspect", str(path), "--verify")
+    assert done.exit_code == 1
+    assert re.search(r"damaged tensor a: .*Bad CRC-32", done.output)
+    assert "damaged tensor b" not in done.output

@@ -18,7 +18,7 @@ from fledge.evaluation import recorder
 from fledge.evaluation.episodes import PolicyResult
 from fledge.evaluation.episodes import evaluate as evaluate_in
 from fledge.evaluation.recorder import Highlights
-from fledge.evaluation.recordings import describe_recording, render_recording, save_recording
+from fledge.evaluation.recordings import describe_recording, labelled_paths, render_recording, save_recording
 from fledge.storage import Recording, RecordingWriter
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.pilots import GapPilot
@@ -265,3 +265,9 @@ def test_a_strangers_words_neither_steer_the_terminal_nor_break_json_or_acmi(tmp
     assert found["list"][0]["return"] is None
     parse(acmi.read_bytes())
     assert "\x1b" not in acmi.read_text(encoding="utf-8")
+
+
+def test_files_of_several_policies_have_their_names() -> None:
+    names = [path.name for path in labelled_paths(Path("a/f.png"), ["gap", "nav.fledge", "gap", "x/y(z=1)"])]
+    assert names == ["f_gap.png", "f_nav.png", "f_gap_2.png", "f_x-y-z=1-.png"]
+    assert labelled_paths(Path("a/f.png"), ["gap"]) == [Path("a/f.png")]

@@ -152,7 +152,7 @@ def test_after_a_fork_other_threads_get_at_the_buffer() -> None:
 # ---- DataLoader and multiprocessing, by every way of starting ----------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.slow)])
 def test_a_dataloader_s_workers_sample_and_draw_differently(method: str) -> None:
     buffer = filled("episode")
     buffer.sample(BATCH)

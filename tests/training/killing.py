@@ -26,9 +26,11 @@ from typing import Any
 import numpy as np
 import torch
 
-import fledge
+from fledge.core.errors import FledgeError
 from fledge.storage import CheckpointHistory, Recording, RolloutStorage, load_checkpoint
 from fledge.storage.disk.durable import TEMP_PREFIX
+from fledge.tasks.registry import find_task
+from fledge.training.api import train
 from fledge.training.live import FOLDER, SIGN
 
 ITERATIONS = 12
@@ -63,13 +65,13 @@ def start(kind: str, folder: Path) -> int:
         os.dup2(errors, 2)
         task, settings = KINDS[kind]
         if (folder / "config.yaml").exists():
-            fledge.train(folder=folder, resume=True, progress=False)
+            train(folder=folder, resume=True, progress=False)
         else:
-            fledge.train(task, "", folder, progress=False, **COMMON, **settings)
+            train(task, "", folder, progress=False, **COMMON, **settings)
         code = 0
     except BaseException as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        if not isinstance(error, fledge.FledgeError):
+        if not isinstance(error, FledgeError):
             traceback.print_exc()
     finally:
         sys.stderr.flush()
@@ -98,6 +100,12 @@ def kill(process: int, folder: Path, seconds: float) -> bool:
     os.kill(process, signal.SIGKILL)
     os.waitpid(process, 0)
     return True
+
+
+def newest(run: Path) -> int:
+    """Return the iteration of a run's newest checkpoint; 0 if there is none."""
+    found = sorted(path.stem for path in (run / "checkpoints").glob("checkpoint_*.fledge"))
+    return int(found[-1].rpartition("_")[2]) if found else 0
 
 
 def flat(value: Any, path: str = "") -> dict[str, Any]:
@@ -168,6 +176,7 @@ def differences(straight: dict[str, str], run: Path) -> list[str]:
 
 def run(kind: str, kills: int, seed: int, folder: Path, say: Any = print) -> dict[str, Any]:
     """Kill runs until there were enough kills; return the number of kills and of runs, and all differences."""
+    find_task(KINDS[kind][0])  # loaded once, here
     assert threading.active_count() == 1, "processes are forked: no other thread may run"
     rng, done, runs, wrong = random.Random(seed), 0, 0, list[str]()
     begun = time.monotonic()
@@ -175,17 +184,21 @@ def run(kind: str, kills: int, seed: int, folder: Path, say: Any = print) -> dic
     whole = time.monotonic() - begun
     straight = read(folder / "straight")
     assert any(name.startswith("self_") for name in straight) or kind != "league", "no past self joined"
+    window = (
+        whole / 3
+    )  # of the moments of the kills; adapts to the machine's load, so that about half of the attempts get on
     while done < kills:
         runs += 1
         place = folder / f"killed_{runs}"
-        attempts = 0
-        while True:
-            if done < kills and kill(start(kind, place), place, rng.uniform(0.0, 0.7 * whole)):
-                done, attempts = done + 1, attempts + 1
-                continue
-            if done >= kills:
-                finish(start(kind, place), place)
-            break
+        attempts, before = 0, newest(place)
+        while done < kills and kill(start(kind, place), place, rng.uniform(0.0, window)):
+            done, attempts = done + 1, attempts + 1
+            window *= 0.9 if newest(place) > before else 1.12
+            before = newest(place)
+            if done % 10 == 0:
+                say(f"{kind}: {done} kills, window {window:.1f} s, run {runs} is at iteration {before}")
+        if done >= kills:
+            finish(start(kind, place), place)
         found = differences(straight, place)
         wrong += [f"run {runs} ({attempts} kills): {name}" for name in found]
         say(

@@ -1,5 +1,6 @@
 """League runs end to end: killed at any moment they go on bit for bit, past selves, scores and ratings included."""
 
+import copy
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from fledge.storage import CheckpointHistory
 from fledge.tasks.policy_loader import load_policy
 from fledge.training.config import make_config
 from fledge.training.ranks import Ranks
-from fledge.training.run import TrainingState
+from fledge.training.run import EXACT, TrainingState
 
 WORDS = [
     "env.num_envs=32",
@@ -103,6 +104,34 @@ def test_who_beats_a_rung_meets_the_next_and_a_past_self() -> None:
         assert metrics["league/opponents"] >= 3
     finally:
         run.close()
+
+
+def test_a_league_saved_when_an_opponent_has_just_joined_goes_on_exactly() -> None:
+    """The env gets the new opponent only before the next rollout, so the state has one opponent more than the env."""
+    cfg = make_config("aircombat", "", [*WORDS, "ranks=1", "league.window=4"])
+    run, other = TrainingState(cfg, Ranks()), TrainingState(cfg, Ranks())
+    try:
+        for _ in range(30):
+            known = len(run.curriculum.league.agents)  # type: ignore[attr-defined]
+            run.learn(rollout := run.collect())
+            run.episode_metrics(rollout)
+            if len(run.curriculum.league.agents) > known:  # type: ignore[attr-defined]
+                break
+        else:
+            pytest.fail("no opponent joined")
+        assert other.load_state_dict(copy.deepcopy(run.state_dict())) == EXACT
+        states, random = [], torch.get_rng_state()
+        for each in (run, other):
+            torch.set_rng_state(random)
+            each.learn(rollout := each.collect())
+            each.episode_metrics(rollout)
+            states.append(flat(each.state_dict()))
+        for name, value in states[0].items():
+            if isinstance(value, torch.Tensor):
+                assert torch.equal(value, states[1][name]), name  # type: ignore[arg-type]
+    finally:
+        run.close()
+        other.close()
 
 
 def test_of_many_past_selves_the_state_has_those_that_are_met_or_in_the_air() -> None:

@@ -210,7 +210,7 @@ def _send(measured: Measured) -> Branch:
 
 
 def _modes(measured: Measured) -> tuple[str, list[Branch]]:
-    """Decide how to collect: halves or pipelined if clearly faster, else synchronously; return its name and the branches.
+    """Decide how to collect: halves or pipelined if clearly faster, else synchronously; return the way and the branches.
 
     Halves, which gives the same results, needs a gain of EXACT_GAIN; pipelined, which uses older weights, of STALE_GAIN.
     """

@@ -44,7 +44,7 @@ def measure(cfg: TrainConfig, seconds: float, say: Callable[[str], None]) -> dic
     if cfg.env.num_envs % (2 * ranks):
         raise ConfigError(
             f"env.num_envs is {cfg.env.num_envs}, but must be a multiple of {2 * ranks}, so that each of the {ranks} ranks "
-            "can collect in two halves."
+            "can collect in two halves: change env.num_envs, or set ranks."
         )
     check_before_start(find_task(cfg.task), cfg, ranks)
     keep_freed_memory()
@@ -85,7 +85,7 @@ def share_of_cores(ranks: int) -> Iterator[None]:
 
 
 class Loop:
-    """The training loop of one of `ranks` ranks, for measurements: with one way to collect, on its share of cores and envs.
+    """The training loop of one rank out of `ranks`, for measurements; it collects in one way, on its share of cores and envs.
 
     The curriculum is at its end. `iterate` is one iteration of `fledge train`, without logging and saving.
     """
@@ -149,7 +149,7 @@ def time_in_turns(loops: dict[str, Loop], seconds: float) -> dict[str, list[floa
 
 
 def crowd(ranks: int) -> float:
-    """Return the factor by which an iteration takes longer because there are more ranks than cores; 1 if there are not."""
+    """Return the factor by which an iteration takes longer because ranks share a core; 1 if every rank has its own core."""
     return max(1.0, ranks / default_threads())
 
 

@@ -141,7 +141,7 @@ def measure_archive(rollout: TensorDictBase, folder: Path) -> dict[str, Any]:
 
 
 def measure_packed(rollout: TensorDictBase) -> dict[str, Any]:
-    """Return the times to compress a rollout's large entries in memory (scheme C) and to decode them all, and the bytes."""
+    """Return the times to compress a rollout's large entries in memory (scheme C) and to decode them, s, and bytes."""
     keys, device = large_keys(rollout), rollout["reward"].device
     begun = time.perf_counter()
     batch = CompressedBatch(rollout, keys, PACK_LEVEL, copy=False)
@@ -161,9 +161,9 @@ def measure_packed(rollout: TensorDictBase) -> dict[str, Any]:
 
 
 def measure_stream(rollout: TensorDictBase) -> dict[str, float]:
-    """Return the times to compress and restore a rollout, and the bandwidth below which sending it compressed is faster.
+    """Return the times to compress and restore a rollout, s, and the bandwidth below which sending it compressed is faster.
 
-    Sending takes (raw - packed) / bandwidth seconds less; compression is worthwhile if its work at both ends takes less.
+    Sending a compressed rollout saves (raw - packed) / bandwidth seconds; compressing and restoring it must take less.
     """
     message = pack_rollout(rollout, SEND_LEVEL)
     pack = median_s(lambda: pack_rollout(rollout, SEND_LEVEL))

@@ -88,7 +88,11 @@ class ActorCritic(BaseAgent):
         return self.value_norm.denormalize(self(x)[1])
 
     def learn_inputs(self, x: Tensor, average: Callable[[Tensor], Tensor]) -> None:
-        """Update the input statistics from inputs [B, F]; `average` averages over ranks. By default there are none."""
+        """Update the statistics that normalise the input from inputs [B, F]; the base class has none.
+
+        Args:
+            average: Averages a tensor over ranks.
+        """
 
     @torch.no_grad()
     def act(self, obs: Obs, deterministic: bool = True) -> Action:

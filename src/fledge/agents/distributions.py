@@ -142,7 +142,7 @@ class BetaHead(Head):
         super().__init__()
         if not spec.bounded:
             raise ConfigError(
-                "A Beta distribution needs an action with bounds: use the Gaussian one (policy.beta=false)."
+                "policy.beta=true needs an action with bounds, but this env's action has none: set policy.beta=false."
             )
         self.width, self.shape, self.low, self.span = count_of(spec), spec.shape, spec.low, spec.high - spec.low
         self.alpha, self.beta = nn.Linear(inputs, self.width), nn.Linear(inputs, self.width)

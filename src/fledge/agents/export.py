@@ -53,7 +53,8 @@ def export_agent(agent: BaseAgent, path: Path, contract: Mapping[str, Any] | Non
     if not error <= TOLERANCE:
         path.unlink()
         raise FledgeError(
-            f"The exported file differs from the policy by {error:.2e}, more than {TOLERANCE:.0e}, so it was removed."
+            f"The actions of {path.name} differ from the policy's by {error:.2e}, more than {TOLERANCE:.0e}, so it was "
+            "removed: export to the other format (.onnx or .ts)."
         )
     names = {"inputs": list(agent.observes), "outputs": list(agent.outputs)}
     return {"file": str(path), "bytes": path.stat().st_size, "max_difference": error, **names, "contract": told}

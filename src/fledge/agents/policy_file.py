@@ -79,11 +79,15 @@ def read_policy(path: Path) -> dict[str, Any]:
 def policy_entries(state: Any, name: str) -> dict[str, Any]:
     """Return the policy entries (`ENTRIES`) of a loaded state; raise FormatError if it holds no policy."""
     if not isinstance(state, Mapping) or not {"model", "policy", "task"} <= set(state):
-        raise FormatError(f"{name} holds no policy: it lacks an entry 'model', 'policy' or 'task'.")
+        raise FormatError(
+            f"{name} holds no policy: it lacks an entry 'model', 'policy' or 'task'. Pass a run or a policy file."
+        )
     kinds = {"model": Mapping, "policy": Mapping, "task": str, "world": Mapping}
     found = {key: state[key] for key in ENTRIES if key in state}
     if wrong := [key for key, value in found.items() if not isinstance(value, kinds[key]) or not value]:
-        raise FormatError(f"{name} holds no policy: its entry {wrong[0]!r} is empty or has a wrong type.")
+        raise FormatError(
+            f"{name} holds no policy: its entry {wrong[0]!r} is empty or has a wrong type. Pass another file."
+        )
     if "world" not in found and isinstance(state.get("config"), Mapping):
         settings = {k.removeprefix("env."): v for k, v in state["config"].items() if k.startswith("env.")}
         found["world"] = {"env": settings, "decision_s": None}
@@ -126,14 +130,15 @@ def check_shapes(policy: LearnedPolicy, model: Mapping[str, Any], name: str) -> 
     own = policy.state_dict()
     wrong = [f"the file has no {key}" for key in own if key not in model]
     wrong += [f"the network has no {key}" for key in model if key not in own]
+    wrong += [f"{key} is not a tensor" for key in own if not isinstance(model.get(key, own[key]), torch.Tensor)]
     wrong += [
-        f"{key} is {tuple(getattr(model[key], 'shape', ()))} in the file, but {tuple(value.shape)} in the network"
+        f"{key} is {tuple(model[key].shape)} in the file, but {tuple(value.shape)} in the network"
         for key, value in own.items()
-        if key in model and tuple(getattr(model[key], "shape", ())) != tuple(value.shape)
+        if isinstance(model.get(key), torch.Tensor) and tuple(model[key].shape) != tuple(value.shape)
     ]
     if wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        raise FormatError(f"The weights in {name} do not match its network: {wrong[0]}{more}.")
+        raise FormatError(f"The weights in {name} do not match its network: {wrong[0]}{more}. Use another file.")
 
 
 def load_weights(policy: LearnedPolicy, model: Mapping[str, Any], name: str) -> LearnedPolicy:

@@ -44,7 +44,9 @@ class MLPQNetwork(QNetwork):
     def __init__(self, observation: Mapping[str, TensorSpec], action: ActionSpec, hidden: Sequence[int]) -> None:
         super().__init__()
         if not isinstance(action, TensorSpec) or action.num_values is None or action.shape:
-            raise ConfigError("DQN needs one discrete action: use algo=ppo, which supports any action.")
+            raise ConfigError(
+                "algo=dqn needs one discrete action, which this env does not have: use algo=ppo, which supports any action."
+            )
         self.flattener = Flattener(observation, action)
         self.observes, self.num_actions = self.flattener.keys, action.num_values
         self.reads, self.acts = self.flattener.specs, action

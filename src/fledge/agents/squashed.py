@@ -41,7 +41,10 @@ class SquashedActor(BaseAgent):
     ) -> None:
         super().__init__()
         if not isinstance(action, TensorSpec) or action.num_values is not None or not action.bounded:
-            raise ConfigError("SAC and TD3 need one float action with bounds: use algo=ppo (or dqn, if discrete).")
+            raise ConfigError(
+                "algo=sac and algo=td3 need one float action with bounds, which this env does not have: use algo=ppo, which "
+                "supports any action, or algo=dqn for a discrete one."
+            )
         self.inputs, self.actions, self.log_std_range = inputs, count_of(action), log_std_range
         self.scale = Scale(action)
         self.trunk = mlp(inputs, hidden)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import io
 import os
@@ -60,7 +61,10 @@ class Commands(click.Group):
 
 
 def fail(name: str, error: click.ClickException | FledgeError | OSError) -> int:
-    """Print an error as one line, or leave it to the process that started this one; return the exit code."""
+    """Print an error as one line and return its exit code.
+
+    A rank of a distributed training writes the error to the file FLEDGE_CHILD instead, for the process that started it.
+    """
     if isinstance(error, BrokenPipeError):  # the reader of the output has left
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  so that the interpreter can flush it
         return 1
@@ -104,10 +108,7 @@ threads_option = click.option(
 
 
 def split_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split the words of a command line into names and key=value overrides.
-
-    A name may have parameters, such as crank(shot=0.8), which is no override.
-    """
+    """Split the words of a command line into names and key=value overrides; crank(shot=0.8) is a name with a parameter."""
     overrides = [word for word in words if "=" in word and "(" not in word.partition("=")[0]]
     return [word for word in words if word not in overrides], overrides
 
@@ -153,3 +154,5 @@ def check_output(path: Path | None, option: str = "--picture", endings: Sequence
         known = " or ".join([", ".join(endings[:-1]), endings[-1]]).removeprefix(" or ")
         raise click.BadParameter(f"{path.name} must end in {known}.", param_hint=option)
     path.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))

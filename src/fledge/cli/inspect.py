@@ -14,16 +14,20 @@ from fledge.core.terminal import harmless, strict_json
 @click.option(
     "--task", help="Task of the file, if it is your own code, which then runs: a Python file or module:object."
 )
+@click.option("--verify", is_flag=True, help="Read every tensor and name the damaged ones; then the exit code is 1.")
 @as_json
-def inspect(target: str, everything: bool, task: str | None, as_json: bool) -> None:
+def inspect(target: str, everything: bool, task: str | None, verify: bool, as_json: bool) -> None:
     """Show the contents of TARGET: a run, a shipped policy's name, or a file (.fledge, .pt, .pt.lz4, .safetensors, .frec).
 
-    For a run: the command and machine that made it, its checkpoints, its policy, and the settings that differ from the
-    defaults. For a checkpoint or rollout: what it holds. For a recording: its episodes and how they ended.
+    For a run or a folder of checkpoints: the command and machine that made it, its checkpoints (step, metric, whole or
+    weights only), its policy, and the settings that differ from the defaults. For a checkpoint or rollout: what it holds; of
+    a truncated one, what is complete. For a recording: its episodes and how they ended.
     """
     from fledge.tasks.registry import find_task
     from fledge.training.inspection import inspect_target, render
 
-    found = inspect_target(target, find_task(task) if task else None)
+    found = inspect_target(target, find_task(task) if task else None, verify)
     lines = [strict_json(found)] if as_json else [harmless(line) for line in render(found, everything)]
     click.echo("\n".join(lines))
+    if found.get("unreadable") or found.get("damaged"):
+        raise SystemExit(1)

@@ -35,10 +35,10 @@ UNSAVED = "Stopped before anything was saved."
 @click.option(
     "--resume",
     type=PATH,
-    help="Continue this run exactly where it stopped. `auto` continues the run in --folder if there is one, and starts it "
-    "otherwise, as jobs need that a scheduler restarts.",
+    help="Continue this run exactly where it stopped. `auto` continues the run in --folder if there is one, and starts "
+    "a new run otherwise; use it in jobs that a scheduler restarts.",
 )
-@click.option("--force", is_flag=True, help="Train in a folder whose lock was left by a process that has ended.")
+@click.option("--force", is_flag=True, help="Train even if a process that has ended left the folder locked.")
 @click.option("--task", "task_option", help="The same as TASK.")
 @click.option("--live", is_flag=True, help="Show the run in the browser while it trains, as `fledge watch RUN` does.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port for --live.")
@@ -98,7 +98,7 @@ def train(
 
 @contextlib.contextmanager
 def stopping_at_once() -> Iterator[None]:
-    """Make Ctrl-C end the process inside the block, in which packages load that would ignore a KeyboardInterrupt."""
+    """Make Ctrl-C end the process at once inside the block. Packages that load there would ignore a KeyboardInterrupt."""
 
     def stop(number: int, frame: Any) -> None:
         click.echo(f"fledge: {UNSAVED}", err=True)

@@ -26,6 +26,10 @@ class FledgeError(Exception):
     def __init_subclass__(cls, exit_code: int = 0) -> None:
         cls.exit_code = exit_code or cls.exit_code
 
+    def __str__(self) -> str:
+        """Return the message, with control characters escaped: a file name in it must not act on the terminal."""
+        return harmless(super().__str__(), keep="\n\t")
+
 
 class ConfigError(FledgeError, ValueError, exit_code=2):
     """A configuration that cannot be used: unknown key, bad value, impossible combination."""
@@ -45,6 +49,11 @@ class FormatError(FledgeError):
 
 class StorageError(FledgeError, OSError):
     """A save or load that failed: no space, no permission, missing file, dropped from a queue."""
+
+    @property
+    def errno(self) -> int | None:  # type: ignore[override]
+        """The system's error number, such as errno.ENOSPC; None if no OSError caused this error."""
+        return getattr(self.__cause__, "errno", None)
 
 
 class MemoryBudgetError(FledgeError, MemoryError, exit_code=2):
@@ -71,3 +80,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return " Did you mean NAME?" with the known name that is most similar to `name`; "" if no name is similar."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f" Did you mean {near[0]}?" if near else ""
+
+
+def harmless(text: str, keep: str = "") -> str:
+    """Return untrusted text with control characters, line breaks and changes of writing direction escaped.
+
+    The characters in `keep` stay as they are.
+    """
+    return "".join(
+        c if c.isprintable() or c in keep else c.encode("unicode_escape", "surrogatepass").decode() for c in text
+    )

@@ -29,21 +29,21 @@ CANNOT_BE = {
 def os_error_message(error: OSError) -> str:
     """Return a sentence that says which path the operating system refused, why, and what to do."""
     reason = CANNOT_BE.get(error.errno or 0, f"{error.strerror or error}. Choose another path")
-    return f"{short_path(error.filename or 'The output')} cannot be used: {reason}."
+    return f"{shorten(error.filename or 'The output')} cannot be used: {reason}."
 
 
-def short_path(path: object) -> str:
-    """Return a path as text, without the middle of a very long one."""
-    text = os.fspath(path) if isinstance(path, Path) else str(path)
+def shorten(value: object) -> str:
+    """Return a value as text; of more than 200 characters, keep only the first and last 60."""
+    text = str(value)
     return text if len(text) <= 200 else f"{text[:60]}…{text[-60:]}"
 
 
 def check_readable(path: Path) -> Path:
-    """Return a path if it is a folder or a regular file; raise ConfigError with a hint if it is missing or anything else."""
+    """Return the path of a regular file or a folder; raise ConfigError, with a hint, if there is neither."""
     try:
         mode = os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
-        raise ConfigError(f"There is no {short_path(path)}.{path_hint(path)}") from None
+        raise ConfigError(f"There is no {shorten(path)}.{path_hint(path)}") from None
     except (OSError, ValueError) as error:
         told = os_error_message(error) if isinstance(error, OSError) else f"{str(path)!r} is not a path: {error}."
         raise ConfigError(told) from None
@@ -54,12 +54,12 @@ def check_readable(path: Path) -> Path:
 
 def path_hint(path: Path) -> str:
     """Return a sentence about a path where no file or folder is: what is there instead, a similar name, or other names."""
-    if path.exists():
+    if os.path.exists(path):  # False for a name that is too long, where Path.exists raises
         if path.is_file() or path.is_dir():
             return ""
         kind = "a named pipe" if path.is_fifo() else "a socket" if path.is_socket() else "a device"
         return f" It is {kind}, but must be a file or a folder: write its content to a file first."
-    if path.is_symlink():
+    if os.path.islink(path):
         return f" It is a link to {os.readlink(path)}, which does not exist."
     folder = path.parent
     try:

@@ -19,6 +19,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from fledge.core.errors import harmless as harmless
+
 F = TypeVar("F")
 EVERY_S = 30.0  # between lines of progress that are not on a terminal
 
@@ -31,11 +33,6 @@ def make_console(stderr: bool = False, file: IO[str] | None = None, width: int |
         width: Number of columns; by default the terminal's, or 80.
     """
     return Console(stderr=stderr, file=file, width=width, markup=False, emoji=False, highlight=False)
-
-
-def harmless(text: str) -> str:
-    """Return untrusted text on one line, with control characters and changes of writing direction escaped."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
 def strict_json(value: Any) -> str:

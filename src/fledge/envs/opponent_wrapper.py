@@ -180,18 +180,23 @@ class OpponentWrapper(EnvWrapper):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state, to continue exactly from there; set the same opponents before."""
+        """Restore a state, to continue exactly from there; set the same opponents before, and possibly new ones after them.
+
+        A league that an opponent has just joined sets it in the env only before the next rollout, after a save.
+        """
         self.check_state(state, self.state_dict())
-        if len(state["memories"]) != len(self.opponents):
+        known = len(state["memories"])
+        if known > len(self.opponents):
             raise InputError(
-                f"The state was saved with {len(state['memories'])} opponents, but {len(self.opponents)} are set: call "
-                "set_opponents with these opponents first."
+                f"The state was saved with {known} opponents, but {len(self.opponents)} are set: call set_opponents with "
+                "the opponents of the state first."
             )
         self.both.load_state_dict(state["both"])
         for name, value in self._out["obs"].items():
             value.copy_(state["seen"][name])
-        for name in ("opponent", "episode", "results"):
+        for name in ("opponent", "episode"):
             getattr(self, name).copy_(state[name])
-        for opponent, memory in zip(self.opponents, state["memories"], strict=True):
+        self.results.zero_()[:known].copy_(state["results"])
+        for opponent, memory in zip(self.opponents, state["memories"], strict=False):
             opponent.load_episode_state(memory)
         self._begun = bool(state["begun"])

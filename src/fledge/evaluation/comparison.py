@@ -50,7 +50,7 @@ class EvalRequest:
     shield: str | None = None  # name of the safety filter between each policy and its env
 
     def __post_init__(self) -> None:
-        """Give arguments that callers may write in several ways one type: a list, paths, and values as text."""
+        """Convert the arguments: one policy to a list, file names to paths, and the values of `vary` to text."""
         self.policies = list(self.policies) if isinstance(self.policies, list | tuple) else [self.policies]
         self.vary = None if self.vary is None else (self.vary[0], [str(value) for value in self.vary[1]])
         self.picture, self.record = (path and Path(path) for path in (self.picture, self.record))
@@ -213,7 +213,7 @@ def record(
 
 
 def save_picture(path: Path, task: Task, result: PolicyResult, name: str, world: str) -> None:
-    """Write a PNG of recorded episodes."""
+    """Write a picture of recorded episodes; the ending of `path` chooses the format."""
     title = f"{name}, {world}: {task.primary_metric} {result.score:.3f} of {result.episodes} episodes"
     path.parent.mkdir(parents=True, exist_ok=True)
     task.view.draw(result.trajectories, title).savefig(path)

@@ -42,7 +42,7 @@ def tell_differences(label: str, differences: Differences) -> str:
 
 
 def tell_own_settings(label: str, cfg: Any, first: Any) -> str:
-    """Return a sentence about the settings in which a policy's env differs from the first policy's; "" if none does."""
+    """Return a sentence about the settings that differ between a policy's env and the first policy's; "" if none differ."""
     own, others = flat_settings(cfg), flat_settings(first)
     parts = [
         f"env.{key}={written(own[key])}" for key in own if own[key] != others[key] and not key.startswith(NOT_FLOWN)
@@ -105,7 +105,7 @@ def eval_env(
 
 
 def without_opponent(policy: LoadedPolicy) -> LoadedPolicy:
-    """Return the policy without its env's opponent and reward if these are user code, which matches do not need."""
+    """Return the policy with an env in which opponent and reward, if they are user code, have their default values."""
     if policy.env is None:
         return policy
     own = code_settings(from_plain(policy.task.config, nested(policy.env.settings)))
@@ -122,7 +122,7 @@ def default_env(task: Task) -> Any:
 
 
 def in_shared_env(task: Task, trained: Any, shared: TrainedEnv) -> Any:
-    """Return the shared env's settings, but keep from `trained` those that weights depend on or `own_settings` names."""
+    """Return the shared env's config, with the sensors and decision rate of `trained` and what the weights depend on."""
     settings, rules = flat_settings(trained), {key: rule_of(field) for key, field, _ in walk(trained)}
     for key, value in flat_settings(from_plain(task.config, nested(shared.settings))).items():
         if rules[key].resume != "weights" and not key.startswith(task.policy.own_settings):
@@ -131,7 +131,7 @@ def in_shared_env(task: Task, trained: Any, shared: TrainedEnv) -> Any:
 
 
 def check_env_override(word: str, task: Task) -> str:
-    """Return the override if it changes an env setting; raise ConfigError if not, as it takes no other settings."""
+    """Return an override that changes an env setting; raise ConfigError for one that changes any other setting."""
     key, sign, _ = word.partition("=")
     if not task.presets.aliases.get(key, key).startswith("env.") or not sign:
         raise ConfigError(

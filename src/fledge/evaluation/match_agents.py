@@ -49,7 +49,7 @@ def match_env(policies: Sequence[LoadedPolicy], request: EvalRequest) -> Any:
 
 
 def fitting_pilots(task: Task, cfg: Any, but: str = "") -> list[LoadedPolicy]:
-    """Return the task's scripted policies except `but` that can act in this env, as it has all their observations."""
+    """Return the task's scripted policies, except `but`, whose observations this env has."""
     policies = [load_policy(name, task) for name in task.pilots() if name != but]
     errors = fit_errors([policy.agent for policy in policies], task, cfg)
     return [policy for policy, error in zip(policies, errors, strict=True) if error is None]

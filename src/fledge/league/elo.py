@@ -26,7 +26,10 @@ def expected_score(rating: float, other: float) -> float:
 
 
 def arena_rating(score: float, fights: int) -> float:
-    """Return the rating that makes this score against opponents rated 1000 likely; scores of 0 and 1 move by half a fight."""
+    """Return the rating whose expected score against opponents rated 1000 is `score`.
+
+    A score of 0 or 1, whose rating would be infinite, is first moved inwards by half a fight.
+    """
     s = min(max(score, 0.5 / fights), 1.0 - 0.5 / fights)
     return ANCHOR + 400.0 * math.log10(s / (1.0 - s))
 

@@ -60,8 +60,8 @@ class League:
     """Opponents of a learner, their scores and ratings.
 
     Args:
-        find_agent: Returns the agent of a name on the ladder; None if there is none.
-        make_self: Makes a past self: an agent with these weights of the learner.
+        find_agent: Returns the agent that a name in league.ladder stands for, or None if there is no such agent.
+        make_self: Returns an agent with the given weights of the learner: a past self.
     """
 
     def __init__(
@@ -74,7 +74,8 @@ class League:
         pilots = [find_agent(name) for name in cfg.ladder]
         if missing := [name for name, pilot in zip(cfg.ladder, pilots, strict=True) if pilot is None]:
             raise ConfigError(
-                f"league.ladder names {missing[0]!r}, which is not a scripted policy, a run, a policy file, or file.py:Class."
+                f"league.ladder names {missing[0]!r}, which is not a scripted policy, a run, a policy file, or file.py:Class: "
+                "correct or remove it."
             )
         if not pilots:
             raise ConfigError(
@@ -130,7 +131,10 @@ class League:
     # ---- results ---------------------------------------------------------------------------------------------------
 
     def beaten(self, number: int, at: float) -> bool:
-        """Return whether, of the recent fights with an opponent, at least half were decided, and a share `at` of these won."""
+        """Return whether the learner beats an opponent, over at least nine tenths of a window of recent fights.
+
+        It does if at least half of the fights were decided, and it won at least a share `at` of the decided ones.
+        """
         won, drawn, lost = self.totals[number].tolist()
         fights, decided = won + drawn + lost, won + lost
         return fights >= 0.9 * self.cfg.window and decided >= 0.5 * fights and won >= at * decided
@@ -223,7 +227,7 @@ class League:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a `state_dict` of a league with the same ladder; in earlier versions it holds all past selves."""
+        """Load a `state_dict` of a league with the same ladder; one that an earlier version saved holds all past selves."""
         names: Sequence[str] = state["names"]
         pilots = int(state.get("pilots", len(names) - len(state["selves"])))
         if list(names[:pilots]) != list(self.cfg.ladder):

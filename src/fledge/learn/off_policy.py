@@ -49,7 +49,10 @@ class ReplayConfig:
 
     def validate(self) -> None:
         if self.size < self.segment:
-            raise ConfigError(f"replay.size is {self.size}, but must be at least replay.segment ({self.segment}).")
+            raise ConfigError(
+                f"replay.size is {self.size}, but must be at least replay.segment ({self.segment}): raise the first or "
+                "lower the second."
+            )
 
 
 @dataclass

@@ -69,7 +69,7 @@ class EpisodeStore:
         return self.open
 
     def _insert(self, length: int, words: Words) -> None:
-        """Add an episode; everything that can fail comes first. The caller must delay Ctrl-C (`uninterrupted`)."""
+        """Add an episode; all steps that can fail come before any change. The caller must delay Ctrl-C (`uninterrupted`)."""
         if length > self.max_size:
             size = f"max_size={self.max_size}"
             raise InputError(f"An episode of {length} transitions is longer than {size}: split it or raise max_size.")

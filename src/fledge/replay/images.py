@@ -116,7 +116,7 @@ def _decompress(data: Packed, expected: Sequence[int] | None, lz4_dtype: Any, se
     out = np.empty(nbytes, np.uint8)
     codecs.decode(name, member, out, word_size("array", dtype.str))
     if zlib.crc32(out.data) != crc:
-        raise FormatError("The image's checksum is wrong: it is damaged.")
+        raise FormatError("The image is damaged: its content does not match its checksum.")
     if expected is not None and tuple(shape) != tuple(expected):
         raise InputError(
             f"The bytes hold an image of shape {tuple(shape)}, but the argument shape is {tuple(expected)}."

@@ -134,7 +134,7 @@ def set_ragged_counts(words: Words, name: str, counts: np.ndarray, spec: KeySpec
 
 
 class Schema:
-    """Keys of a buffer: which are stored and which derived, and their specs.
+    """Keys of a buffer: which are stored, which are derived, and the shape and dtype of each.
 
     Args:
         keys: Names, optionally with a `KeySpec` each; None leaves the keys unknown until `settle`. Missing specs are learned
@@ -203,7 +203,7 @@ class Schema:
         return self.observed | {n + COUNT for n in self.ragged if n in self.observed}
 
     def learn(self, frames: Mapping[str, torch.Tensor]) -> None:
-        """Set the missing specs of keys from tensors [rows, ...]."""
+        """Set the spec of each key that has none yet, from its tensor [rows, ...]."""
         for name, tensor in frames.items():
             if name not in self.specs:
                 self.specs[name] = KeySpec(tuple(tensor.shape[1:]), tensor.dtype)

@@ -45,7 +45,7 @@ def settings(buffer: DictReplayBuffer) -> dict[str, Any]:
 
 
 def save(buffer: DictReplayBuffer) -> dict[str, Any]:
-    """Return the state; arrays of chunks are shared with the buffer."""
+    """Return the state of a buffer; it shares the arrays of compressed chunks with the buffer."""
     index, priorities = buffer.index, buffer.priorities
     return {
         "version": VERSION,
@@ -99,12 +99,12 @@ def load(buffer: DictReplayBuffer, state: Mapping[str, Any]) -> None:
 def _load_stores(buffer: DictReplayBuffer, state: Mapping[str, Any], schema: Schema, index: PrefixSum) -> list[Store]:
     if not state["stores"]:
         if index.total:
-            raise damaged("has an index but no data")
+            raise damaged("has an index of episodes but no data")
         return []
     specs = schema.internal()
     stores = build_stores(state["plan"], specs, buffer.cache_bytes)
     if len(stores) != len(state["stores"]):
-        raise damaged("has a plan for another number of stores than it holds")
+        raise damaged("describes a different number of stores than it holds")
     for store, saved in zip(stores, state["stores"], strict=True):
         store.load(saved)
         final = not schema.with_final().isdisjoint(store.keys)
@@ -135,7 +135,7 @@ def _load_open(buffer: DictReplayBuffer, state: Mapping[str, Any], schema: Schem
 
 
 def rebuild(kind: type[DictReplayBuffer], arguments: dict[str, Any], state: dict[str, Any], pid: int) -> Any:
-    """Make the copy of a buffer that `__reduce__` describes; in each worker process it samples differently."""
+    """Make the copy of a buffer from what its `__reduce__` returned; in each worker process the copy samples differently."""
     from fledge.replay.buffer import DictReplayBuffer
 
     buffer = kind.__new__(kind)

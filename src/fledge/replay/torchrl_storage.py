@@ -43,7 +43,8 @@ ROWS = PACKED_ROWS
 class CompressedStorage(LazyStackStorage):
     """TorchRL storage of compressed rows.
 
-    The base class is `LazyStackStorage`, because TorchRL decides by class how to stack samples, and leaves its batches alone.
+    TorchRL decides by the storage's class how to stack samples; batches of the base class `LazyStackStorage` are left as
+    they are.
 
     Args:
         max_size: Largest number of rows.

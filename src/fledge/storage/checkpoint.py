@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import re
@@ -19,8 +20,8 @@ from typing import Any, BinaryIO
 
 import torch
 
-from fledge.core.errors import ConfigError, FormatError, StorageError
-from fledge.core.paths import path_hint
+from fledge.core.errors import ConfigError, FormatError, InputError, StorageError, harmless
+from fledge.core.paths import os_error_message, path_hint
 from fledge.storage.disk.durable import durable_file
 from fledge.storage.format import codecs, interop
 from fledge.storage.format.flattening import flatten
@@ -43,6 +44,8 @@ def target_path(path: str | os.PathLike[str], format: str) -> Path:
     if format not in FORMATS:
         raise ConfigError(f"codec is {format!r}, but must be one of {', '.join(FORMATS)}.")
     suffix, text = FORMATS[format], os.fspath(path)
+    if "\0" in str(text):
+        raise InputError(f"the file name {text!r} holds a NUL character, which no file system allows: remove it.")
     if isinstance(text, str) and text[-1:] not in ("", ".", os.sep):  # the common case, without slow Path operations
         return Path(text if text.endswith(suffix) else text + suffix)
     path = Path(path)
@@ -95,7 +98,7 @@ def write_state(
     except FormatError as error:
         if base is None:
             raise
-        logger.warning("%s is saved whole because its base cannot be read: %s", path, error)
+        logger.warning("%s is saved whole because its base cannot be read: %s", harmless(str(path)), error)
         return write_state(path, format, node, leaves, level=level, metadata=metadata, plans=plans)
 
 
@@ -192,16 +195,27 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
         [path.with_suffix(NATIVE)],
         [folder / name for name in step for folder in (path.parent, path.parent / "checkpoints")],
     ):
-        found = [name for name in names if name.is_file()]
+        found = [name for name in names if _is_file(name)]
         if len(found) > 1:
             newest = max(found, key=lambda name: name.stat().st_mtime_ns)
-            logger.info("%s stands for %s, the newest of %s", path, newest.name, ", ".join(name.name for name in found))
+            names_found = ", ".join(name.name for name in found)
+            logger.info(harmless(f"{path} stands for {newest.name}, the newest of {names_found}"))
             return newest
         if found:
             return found[0]
     raise StorageError(
-        f"There is no checkpoint at {path}, also not with {NATIVE}, .lz4 or .safetensors appended.{path_hint(path)}"
+        f"There is no checkpoint at {path}, nor at this name with {NATIVE}, .lz4 or .safetensors appended.{path_hint(path)}"
     )
+
+
+def _is_file(path: Path) -> bool:
+    """Return True if `path` is a file; return False if its name is too long for the file system."""
+    try:
+        return path.is_file()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return False
+        raise StorageError(os_error_message(error)) from error
 
 
 def load_checkpoint(
@@ -222,7 +236,7 @@ def load_checkpoint(
 
     Raises:
         FormatError: The file is truncated, altered, or not a checkpoint.
-        StorageError: There is no such file.
+        StorageError: There is no such file, or it cannot be opened.
         InputError: A path in `keys` is not in the file.
     """
     found = find_checkpoint(path)
@@ -239,17 +253,24 @@ def load_checkpoint(
 
 def sniff(path: Path) -> str:
     """Return the format of a file, one of the keys of `FORMATS`, judged by its content and extension."""
-    with open(path, "rb") as stream:
-        head = stream.read(16)
-        if head[:4] == interop.LZ4_MAGIC:
-            return "lz4"
-        if head[:4] == interop.ZIP_MAGIC:
-            native = path.suffix == NATIVE
-            with contextlib.suppress(Exception):  # truncated: the loader raises
-                native = native or MANIFEST in zipfile.ZipFile(stream).NameToInfo
-            return "native" if native else "pt"
-    if path.suffix == NATIVE or not head:
-        raise FormatError(f"{path} does not begin like a checkpoint: it is empty, truncated or of another kind.")
+    try:
+        with open(path, "rb") as stream:
+            head = stream.read(16)
+            if head[:4] == interop.LZ4_MAGIC:
+                return "lz4"
+            if head[:4] == interop.ZIP_MAGIC:
+                native = path.suffix == NATIVE
+                with contextlib.suppress(Exception):  # truncated: the loader raises
+                    native = native or MANIFEST in zipfile.ZipFile(stream).NameToInfo
+                return "native" if native else "pt"
+    except OSError as error:
+        raise StorageError(os_error_message(error)) from error
+    if not head:
+        raise FormatError(f"{path} is empty (0 bytes): load another checkpoint.")
+    if path.suffix == NATIVE:
+        raise FormatError(
+            f"{path} does not begin like a zip file, as a checkpoint does: it is damaged or of another kind."
+        )
     return "safetensors" if path.suffix == ".safetensors" or head[8:9] == b"{" else "pt"
 
 

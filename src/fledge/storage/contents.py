@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import struct
+import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+from fledge.core.errors import FledgeError
 from fledge.storage.checkpoint import find_checkpoint, metadata_of, sniff
 from fledge.storage.format import interop
 from fledge.storage.format.flattening import flatten
@@ -14,14 +18,26 @@ from fledge.storage.format.reader import CheckpointFile, Entry
 from fledge.storage.format.tree import unflatten
 
 _LEAF = object()
+_LOCAL = struct.Struct(
+    "<4s10xIIIHH"
+)  # head of a zip's member: magic, CRC, stored size, size, lengths of name and extra
 
 
-def inspect_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return a file's format, metadata and plain values, and the name, dtype, shape, codec and size of each tensor."""
+def inspect_checkpoint(path: str | os.PathLike[str], verify: bool = False) -> dict[str, Any]:
+    """Return a file's format, metadata and plain values, and the name, dtype, shape, codec and size of each tensor.
+
+    Args:
+        path: Path of a checkpoint, of any format.
+        verify: Read every tensor of a native file, which this does not do otherwise; the entry `damaged` then has the
+            reason why a tensor cannot be read, by name.
+    """
     found = find_checkpoint(path)
     kind = sniff(found)
+    damaged: dict[str, str] | None = {} if verify or kind != "native" else None  # of other formats, everything is read
     if kind == "native":
         with CheckpointFile(found) as opened:
+            if damaged is not None:
+                damaged |= dict(_damaged_tensors(opened))
             rows = [
                 _row(entry, entry.name, f"{entry.codec}, delta" if entry.base_name else entry.codec, entry.stored)
                 | {"checksum": entry.checksum}
@@ -37,7 +53,34 @@ def inspect_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     values = dict(_plain_values(unflatten(tree, lambda number: _LEAF), ()))
     size, total = found.stat().st_size, sum(row["bytes"] for row in rows)
     info: dict[str, Any] = {"path": str(found), "format": kind, "file_bytes": size, "tensor_bytes": total}
-    return info | {"ratio": size / total if total else None} | about | {"values": values, "tensors": rows}
+    info |= {"ratio": size / total if total else None, "damaged": damaged}
+    return info | about | {"values": values, "tensors": rows}
+
+
+def complete_members(path: Path) -> list[dict[str, Any]]:
+    """Return the names and sizes of the tensors that are complete in a truncated native file, in order."""
+    rows, place = [], 0
+    with open(path, "rb") as stream:
+        while len(head := stream.read(_LOCAL.size)) == _LOCAL.size:
+            magic, crc, stored, _, name_bytes, extra_bytes = _LOCAL.unpack(head)
+            name = stream.read(name_bytes).decode(errors="replace")
+            place = stream.seek(extra_bytes, os.SEEK_CUR)
+            if (
+                magic != interop.ZIP_MAGIC
+                or stored > path.stat().st_size - place
+                or zlib.crc32(stream.read(stored)) != crc
+            ):
+                break
+            rows.append({"name": name, "stored": stored})
+    return rows
+
+
+def _damaged_tensors(opened: CheckpointFile) -> Iterator[tuple[str, str]]:
+    for number, entry in enumerate(opened.entries):
+        try:
+            opened.read(number)
+        except FledgeError as error:
+            yield entry.name, str(error)
 
 
 def _row(leaf: Leaf | Entry, name: str, codec: str, stored: int | None) -> dict[str, Any]:

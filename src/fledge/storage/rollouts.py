@@ -101,7 +101,7 @@ class RolloutStorage(Closing):
 
     @property
     def _here(self) -> contextlib.AbstractContextManager[Any]:
-        """The lock of this process: a forked child needs its own, because an inherited lock may never be released."""
+        """Return the lock of this process; a forked child gets a new one, because an inherited lock may never be released."""
         if self._pid != os.getpid():
             self._forget()
         return self._lock
@@ -147,12 +147,12 @@ class RolloutStorage(Closing):
         """Load a rollout, or a part of it; if it is still being saved, wait until it is durable.
 
         Args:
-            iteration: Training iteration that it was saved with.
-            device: Where its tensors go.
+            iteration: Training iteration of the rollout, as given to `save`.
+            device: Where the tensors go.
             keys: Entries, all by default: `"reward"`, `"agents/observation"` or `("agents", "observation")`; use a tuple
                 for a key that contains "/".
             envs: Rows of the env axis: an index (-1 is the last), a slice, indices, or a mask. The axis is kept.
-            steps: Rows of the time axis, given in the same way.
+            steps: Rows of the time axis, in the same forms as `envs`.
         """
         path = self.path(iteration)
         with self._here:

@@ -46,7 +46,7 @@ def send(rollout: TensorDictBase, stream: Any, compression_level: int = 1) -> in
 
 
 def receive(stream: Any, device: torch.device | str = "cpu", max_bytes: int = MAX_BYTES) -> TensorDictBase | None:
-    """Wait for one rollout and return it; return None if the stream has ended after a whole message.
+    """Wait for one rollout and return it; return None if the stream has ended and no message was cut off.
 
     Args:
         stream: A connected socket, or a binary file object.
@@ -88,7 +88,7 @@ def pack_rollout(rollout: TensorDictBase, compression_level: int = 1) -> bytes:
 
 
 def unpack_rollout(message: bytes, device: torch.device | str = "cpu", max_bytes: int = MAX_BYTES) -> TensorDictBase:
-    """Return the rollout in bytes from `pack_rollout`, which are not trusted."""
+    """Decode a rollout from the bytes of `pack_rollout`; the bytes may be forged."""
     with CheckpointFile("the received rollout", stream=io.BytesIO(message)) as opened:
         total = sum(entry.nbytes for entry in opened.entries)
         if total > max_bytes:
@@ -106,7 +106,7 @@ def _method(stream: Any, of_socket: str, of_file: str) -> Any:
 
 
 def _read(read: Any, count: int) -> bytes:
-    """Read `count` bytes, or fewer at the end of the stream; memory is allocated as they arrive."""
+    """Read `count` bytes, or fewer at the end of the stream; allocate memory as bytes arrive."""
     found = bytearray()
     while len(found) < count and (part := read(min(count - len(found), _PART))):
         found += part

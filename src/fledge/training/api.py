@@ -46,8 +46,8 @@ def train(
         preset: Training preset of the task, or a YAML file. By default the algorithm's preset.
         folder: Folder of the run. By default runs/<time>.
         resume: Continue the run in `folder` exactly where it stopped; `settings` apply from there on. "auto" continues the
-            run if the folder holds one, and starts it otherwise, as jobs need that a scheduler restarts.
-        force: Train in a folder whose lock was left by a process that has ended on another host.
+            run if the folder holds one, and starts a new run otherwise; use it in jobs that a scheduler restarts.
+        force: Train even if a process that has ended, for example on another host, left the folder locked.
         progress: False prints nothing. By default progress is printed, also in notebooks and log files.
         on_start: Called with the run's folder when training starts.
         settings: Any setting of `fledge train --help-config`: total_frames=10_000_000, nested (env={"num_envs": 64}) or

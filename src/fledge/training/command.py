@@ -31,7 +31,7 @@ from fledge.training.loop import train
 from fledge.training.memory import check_memory, memory_sentence
 from fledge.training.ranks import Ranks, default_ranks, joined_ranks, ranks_from_environment, read_variable
 from fledge.training.run import env_with_reward, make_rank_envs, refuse_misfits
-from fledge.training.run_lock import RunLock
+from fledge.training.run_lock import RunLock, refuse_busy
 
 TRIAL_STEPS = 3  # of a user's reward, before the run starts
 
@@ -64,21 +64,23 @@ def run_training(
         task: By default the task of the resumed run, or navigation for a new run.
         overrides: `key=value` settings.
         folder: Folder of the run; by default runs/<time> for a new run.
-        resume: Continue the run in `folder`; "auto": if it holds one, else start it.
+        resume: True continues the run in `folder`; "auto" continues it if there is one, and starts a new run otherwise.
         on_start: Called on rank 0 with the path of the run's folder, before the run is written to it.
         quiet: Print nothing.
-        force: Take over the lock of the folder from a process that has ended, or that this host cannot check.
+        force: Train even if a process that has ended left the folder locked.
 
     Raises:
         KeyboardInterrupt: Ctrl-C before training began, or a second Ctrl-C; the message says how to continue.
     """
     place = ranks_from_environment()
+    is_first = place is None or place.is_first
+    if folder is not None and is_first:
+        refuse_busy(folder)
     if resume == "auto":
         resume = folder is not None and (folder / "config.yaml").exists()
         preset = None if resume else preset  # a resumed run keeps its settings
     task, cfg, folder, taken = read_training(task, preset, overrides, folder, resume)
     size = choose_ranks(task, cfg, overrides, quiet, place)
-    is_first = place is None or place.is_first
     check_before_start(task, cfg, size)
     check_folder(folder)
     if cfg.reward and is_first:
@@ -131,8 +133,8 @@ def check_same_start(resume: bool, first: bool, folder: Path) -> None:
     """Raise ConfigError if this rank would start a run that rank 0 (`first`) resumes, or the other way round."""
     if resume != first:
         raise ConfigError(
-            f"Rank 0 {'finds' if first else 'does not find'} a run in {folder}, unlike another rank: resume=auto needs a "
-            "folder that all hosts share."
+            f"Rank 0 found {'a' if first else 'no'} run in {folder}, but another rank found {'none' if first else 'one'}: "
+            "choose a folder that all hosts share."
         )
 
 
@@ -174,8 +176,8 @@ def refuse_old_run(folder: Path) -> None:
     if has_saved(folder):
         raise ConfigError(f"{folder} already holds a run: {how} continues it, or choose another folder.")
     raise ConfigError(
-        f"{folder} already holds a run, but nothing was saved yet: {how} with corrected settings begins it from its start, or "
-        "remove the folder."
+        f"{folder} already holds a run, which has no checkpoint yet. To start it again, with corrected settings if you like, "
+        f"use {how}; or remove the folder."
     )
 
 
@@ -199,7 +201,7 @@ def choose_ranks(task: Task, cfg: TrainConfig, overrides: Sequence[str], quiet: 
 
 
 def read_task(tasks: Sequence[str], overrides: Sequence[str]) -> tuple[Task | None, list[str]]:
-    """Return the task that a command line names, by itself or as `task=NAME`, or None; and the other overrides."""
+    """Return the task that a command line names as NAME or task=NAME (None without), and the overrides without task=."""
     named = [word.partition("=")[2].strip() for word in overrides if word.startswith("task=")]
     if bare := [word for word in tasks if "." in word and not is_code(word) and word not in task_names()]:
         raise ConfigError(f"{bare[0]!r} is not a task; a setting needs a value: {bare[0]}=VALUE.")
@@ -238,7 +240,7 @@ def resume_call(folder: Path) -> str:
 
 
 def moved_algorithm(run: Path, overrides: Sequence[str]) -> list[str]:
-    """Return the algo= override, in a list, if the run's algorithm is a user's class, whose file may have moved; else [].
+    """Return ["algo=..."] from the overrides if the run's algorithm is a user's class, whose file may have moved; else [].
 
     Raises:
         ConfigError: The override names another class than the run was trained with.

@@ -116,7 +116,7 @@ class TrainConfig:
     keep_checkpoints: int = setting(3, at_least=1, resume="same")
     """Number of newest checkpoints to keep complete; older ones keep only the weights."""
     keep_best: int = setting(1, at_least=0, resume="same")
-    """Number of checkpoints with the best primary metric in training whose weights are never removed."""
+    """Number of checkpoints with the best primary metric in training whose weights (only the weights) are never removed."""
     compress_checkpoint: bool = setting(True, resume="same")
     """Compress checkpoints, losslessly."""
     async_checkpoint_queue_size: int = setting(3, at_least=1, resume="same")
@@ -298,7 +298,7 @@ def settled(cfg: TrainConfig, task: Task, overrides: Sequence[str], opponent_bef
 
 
 def with_named_code(cfg: TrainConfig, overrides: Sequence[str]) -> TrainConfig:
-    """Make file paths in references to code absolute; raise ConfigError if a file names code that `overrides` do not."""
+    """Make file paths in references to code absolute; raise ConfigError for code that `overrides` do not name."""
     refuse_code(cfg, overrides)
     make_code_absolute(cfg)
     return cfg

@@ -65,7 +65,7 @@ def take_network(task: Task, cfg: TrainConfig, overrides: Sequence[str] = ()) ->
 def other_env(task: Task, cfg: TrainConfig) -> str:
     """Return a sentence on how the run's env differs from the one that `init_from` was trained in; "" if it does not.
 
-    Only settings that the policy is used to are told: sensors, decision rate, and the kind of reward.
+    It compares only the settings that a policy adapts to: sensors, decision rate, starts, and the kind of reward.
     """
     entries = read_initial_policy(cfg.init_from, task)
     if not isinstance(saved := (entries.get("world") or {}).get("env"), Mapping):
@@ -80,7 +80,7 @@ def other_env(task: Task, cfg: TrainConfig) -> str:
 
 
 def how_to_fit(task: Task, description: Mapping[str, Any]) -> str:
-    """Return a sentence that names a training preset which can continue from a policy with this description."""
+    """Return a sentence that names a training preset, or else the settings, with which a run can start from a policy."""
     for taken in (False, True):  # a preset with this very network, else one that can take it over
         for name in task.presets.names("train"):
             cfg = make_config(task, name)

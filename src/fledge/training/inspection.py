@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from fledge.core.config_help import written
-from fledge.core.errors import ConfigError, FledgeError
+from fledge.core.errors import ConfigError, FledgeError, FormatError
 from fledge.core.settings import flat_settings
 from fledge.core.terminal import duration
 from fledge.evaluation.recordings import describe_recording, means_recording, render_recording
 from fledge.evaluation.run_info import machine_text, read_run_info
 from fledge.storage import CheckpointHistory, inspect_checkpoint, load_checkpoint
+from fledge.storage.checkpoint import NUMBERED
+from fledge.storage.contents import complete_members
 from fledge.tasks.base import Task
 from fledge.tasks.policy_loader import find_policy_file
 from fledge.tasks.registry import find_named_task
@@ -25,12 +27,13 @@ PARTS = ("env", "policy", "curriculum", "algo_config")  # settings whose default
 FEW, LONGEST = 40, 100  # rows that are listed without --all, and characters of a value
 
 
-def inspect_target(name: str, task: Task | None = None) -> dict[str, Any]:
-    """Return a JSON-able description of a file, a recording, a shipped policy, or a run and its newest checkpoint.
+def inspect_target(name: str, task: Task | None = None, verify: bool = False) -> dict[str, Any]:
+    """Return a JSON-able description of a file, a recording, a shipped policy, a run, or a folder of checkpoints.
 
     Args:
         name: Path of a file or folder, or name of a shipped policy.
         task: The task. Pass it if it is your own code, so that settings can be compared with its defaults.
+        verify: Read every tensor of the file, or of a folder's newest checkpoint, and list the damaged ones.
 
     Raises:
         ConfigError: The folder holds no checkpoints.
@@ -39,26 +42,41 @@ def inspect_target(name: str, task: Task | None = None) -> dict[str, Any]:
     if means_recording(path):
         return describe_recording(path)
     if not path.is_dir():
-        return describe_file(path, task)
-    if not (path / "checkpoints").is_dir() and path.name == "checkpoints":
+        return describe_file(path, task, verify)
+    if not (path / "checkpoints").is_dir() and path.name == "checkpoints" and (path.parent / "config.yaml").is_file():
         path = path.parent
-    entries = CheckpointHistory(path / "checkpoints").entries() if (path / "checkpoints").is_dir() else []
-    if not entries:
+    folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
+    names = [NUMBERED.fullmatch(file.name) for file in folder.glob("*.fledge")]
+    histories = [
+        CheckpointHistory(folder, prefix=prefix) for prefix in sorted({found["prefix"] for found in names if found})
+    ]
+    entries = [entry for history in histories for entry in history.entries()]
+    damaged = [row for history in histories for row in history.unreadable()]
+    if not entries and not damaged:
         raise ConfigError(f"{path} holds no checkpoints: pass a run, a checkpoint, or a shipped policy's name.")
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"file": e.path.name, "step": e.step, "metric": e.metric, "whole": not e.weights_only, "bytes": e.bytes}
         for e in entries
     ]
-    started, found = read_run_info(path), describe_file(entries[-1].path, task)
+    listed = {"run": str(path), "checkpoints": rows, "unreadable": dict(damaged)}
+    if not entries:
+        return listed
+    started, found = read_run_info(path), describe_file(entries[-1].path, task, verify)
     if isinstance(started.get("changed"), dict) and found.pop("unknown", None):
         found["changed"] = started["changed"]  # compared by the run itself, which knew its code
-    return {"run": str(path), "started": started, "checkpoints": rows, **found}
+    return {**listed, "started": started, **found}
 
 
-def describe_file(path: Path, task: Task | None = None) -> dict[str, Any]:
-    """Return a description of a checkpoint file: its entries and its metadata."""
-    found = inspect_checkpoint(path)
-    state = load_checkpoint(path, keys=[f"{fact}?" for fact in FACTS])
+def describe_file(path: Path, task: Task | None = None, verify: bool = False) -> dict[str, Any]:
+    """Return a description of a checkpoint file: its entries and its metadata; of a truncated one, its whole tensors."""
+    try:
+        found = inspect_checkpoint(path, verify)
+    except FormatError as error:
+        whole = complete_members(path) if path.suffix == ".fledge" and path.is_file() else []
+        if not whole:
+            raise
+        return {"path": str(path), "unreadable": {path.name: str(error)}, "complete": whole}
+    state = {} if found["damaged"] else load_checkpoint(path, keys=[f"{fact}?" for fact in FACTS])
     note: Any = found["metadata"].get("history") or {}
     told = {key: note[key] for key in ("step", "metric") if note.get(key) is not None}
     told |= {k: state[k] for k, kind in FACTS.items() if isinstance(state.get(k), kind)}
@@ -98,7 +116,8 @@ def render(found: Mapping[str, Any], everything: bool = False) -> Iterator[str]:
     if "recording" in found:
         yield from render_recording(found)
         return
-    yield from headlines(found)
+    if "metadata" in found:
+        yield from headlines(found)
     for title, key in (
         ("settings that differ from the defaults:", "changed"),
         (
@@ -110,18 +129,30 @@ def render(found: Mapping[str, Any], everything: bool = False) -> Iterator[str]:
             yield ""
             yield title
             yield from wrapped(f"{name}={written(value)}" for name, value in found[key].items())
-    if "checkpoints" in found:
+    if found.get("checkpoints"):
         rows = [(c["file"], str(c["step"]), number(c["metric"]), "everything" if c["whole"] else "weights", f"{c['bytes']:,}")
                 for c in found["checkpoints"]]  # fmt: skip
         yield ""
         yield from columns([("checkpoint", "step", "metric", "holds", "bytes"), *rows])
+    for name, reason in found.get("unreadable", {}).items():
+        yield f"{name} cannot be read: {reason}"
+    for row in found.get("complete", ()):
+        yield f"  {row['name']}: {row['stored']:,} bytes, complete, but not loadable without the end of the file"
+    if "metadata" not in found:
+        return
     yield from contents(found, everything)
+    yield ""
+    if found["damaged"] is None:
+        yield "The tensors were not read and may be damaged: --verify checks them."
+    for name, reason in (found["damaged"] or {}).items():
+        yield f"damaged tensor {name}: {reason}"
 
 
 def headlines(found: Mapping[str, Any]) -> Iterator[str]:
     """Yield the first lines: what the file is, how long it was trained, how the run was started, and its policy."""
     if "run" in found:
-        yield f"{found['run']}: run of the task {found.get('task', '?')}; its newest checkpoint is {Path(found['path']).name}"
+        what = f"run of the task {found['task']}" if "task" in found else "folder of checkpoints"
+        yield f"{found['run']}: {what}; its newest checkpoint is {Path(found['path']).name}"
     else:
         yield f"{found['path']}: {kind_of(found)}, {found['format']} format, {found['file_bytes']:,} bytes"
     if "frames" in found:
@@ -187,7 +218,7 @@ def contents(found: Mapping[str, Any], everything: bool) -> Iterator[str]:
 
 
 def groups(tensors: Sequence[Mapping[str, Any]], plain: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Yield a table row for each first part of the names: its tensors, plain values, bytes in memory and bytes stored."""
+    """Yield a row for each group of entries whose names begin alike: name, tensors, plain values, bytes, stored bytes."""
     first = [row["name"].split("/")[0] for row in tensors]
     for name in dict.fromkeys([*first, *(key.split("/")[0] for key in plain)]):
         mine = [row for row, group in zip(tensors, first, strict=True) if group == name]

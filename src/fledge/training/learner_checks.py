@@ -53,7 +53,7 @@ def learner_error(algo: str, error: Exception) -> Exception:
 
 
 def place_of(error: Exception) -> str:
-    """Return " in FILE, line N" for the user's line in which an error was raised; "" if it passed none."""
+    """Return " in FILE, line N" for the last line of the user's code in an error's traceback; "" if there is none."""
     ours = (str(Path(fledge.__file__).parent), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")))
     lines = [line for line in traceback.extract_tb(error.__traceback__) if not line.filename.startswith((*ours, "<"))]
     return f" in {lines[-1].filename}, line {lines[-1].lineno}" if lines else ""
@@ -73,5 +73,8 @@ def check_report(losses: Any, algo: str, reserved: set[str]) -> dict[str, float]
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"update() of algo={algo} must return one number for each name: {error}.") from error
     if bad := [name for name, value in report.items() if not math.isfinite(value)]:
-        raise NumericsError(f"NaN or infinity in the metrics {', '.join(bad)} while learning with algo={algo}.")
+        raise NumericsError(
+            f"NaN or infinity in the metrics {', '.join(bad)} while learning with algo={algo}: lower the learning "
+            "rate, or look for very large rewards and observations."
+        )
     return report

@@ -48,7 +48,8 @@ def train(
         quiet: Print nothing.
         on_interrupt: Called on rank 0 if Ctrl-C or SIGTERM ended the training, after it was saved.
         lock: Lock of the folder, on rank 0; training stops if another process takes it over.
-        signals: Until it closes, a first Ctrl-C only asks for a clean stop; by default until this function returns.
+        signals: Stack that removes the signal handlers when it closes; until then the first Ctrl-C only asks for a clean
+            stop. By default the handlers are removed when this function returns.
     """
     keep_freed_memory()
     run = ranks.together(lambda: TrainingState(cfg, ranks, task))

@@ -102,7 +102,7 @@ class RunOutputs:
         write_run_info(self.folder, command, chosen, changed, usual, str(self.run.device))
 
     def load(self, resume: bool) -> dict[str, Any] | None:
-        """Open the loggers; return the state to start from (the newest checkpoint, or the policy of init_from) or None."""
+        """Open the loggers; return the saved state to start from (newest checkpoint, or policy of init_from), or None."""
         cfg = self.run.cfg
         state = None
         if resume and self.history.is_empty:
@@ -135,7 +135,7 @@ class RunOutputs:
     def evaluate(self, metrics: dict[str, float], monitor: PerformanceMonitor) -> FledgeError | None:
         """Every `eval_interval` iterations, evaluate on held-out maps and seeds and add the results to `metrics`.
 
-        Other ranks wait meanwhile. An evaluation that fails returns its error, to be raised once the run is saved.
+        Other ranks wait meanwhile. If the evaluation fails, return its error, which the caller raises after saving the run.
         """
         cfg, task, iteration = self.run.cfg, self.run.task, self.run.iteration
         if not cfg.eval_interval or iteration % cfg.eval_interval:
@@ -220,7 +220,7 @@ class RunOutputs:
     def finish(self, metrics: dict[str, float]) -> dict[str, float]:
         """Wait until all files are on disk, print how to continue, and return `metrics`; raise if the last save failed.
 
-        Metrics of episodes are left out if no episode ended.
+        The returned dict lacks the metrics of episodes if no episode ended in the last iteration.
         """
         self._finish_saves()
         if self.newest is not None:

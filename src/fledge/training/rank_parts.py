@@ -57,7 +57,7 @@ class RankParts:
         self._to_send.put((iteration, node, leaves, buffer))
 
     def receiver(self, iteration: int) -> Complete | None:
-        """Return the function with which rank 0's saver adds the other ranks' parts; None if there are no other ranks."""
+        """Return the function that adds the other ranks' parts to rank 0's checkpoint; None if there are no other ranks."""
 
         def complete(node: Node, leaves: Sequence[Leaf]) -> tuple[Node, Sequence[Leaf]]:
             entries, leaves = [*node["dict"]["ranks"]], list(leaves)

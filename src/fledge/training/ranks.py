@@ -95,14 +95,14 @@ class Ranks:
 
 
 def default_ranks(device: str, num_envs: int = 0) -> int:
-    """Return the number of GPUs, or of CPU cores on a CPU; a smaller number if it does not divide `num_envs`."""
+    """Return how many ranks to start: one per GPU, or else per CPU core, but fewer if that does not divide `num_envs`."""
     gpus = torch.cuda.device_count()
     most = default_threads() if pick_device(device, gpus) == "cpu" else 1 if device.startswith("cuda:") else gpus
     return next(size for size in range(most, 0, -1) if num_envs % size == 0)
 
 
 def ranks_from_environment() -> Ranks | None:
-    """Return this process's place as torchrun or a cluster job set it (RANK, WORLD_SIZE, LOCAL_RANK).
+    """Return this process's rank and the number of ranks, which torchrun or a cluster job sets (RANK, WORLD_SIZE).
 
     Without WORLD_SIZE, return None: this process is the only one, or starts the others itself.
 

@@ -39,14 +39,14 @@ class RunLock:
     """The lock of a run's folder, held from construction to `release`. Creates the folder if it is missing.
 
     Args:
-        force: Take the lock over from a process that cannot be checked, because it has ended or is on another host.
+        force: Take over a lock that another process left behind; refused while that process runs on this host.
 
     Raises:
         StorageError: Another process holds the lock, or the folder cannot be written.
     """
 
     def __init__(self, folder: Path, force: bool = False) -> None:
-        self.folder = Path(os.path.abspath(folder))
+        self.name, self.folder = folder, Path(os.path.abspath(folder))  # as given, and independent of the directory
         self.path, self.made_folder = self.folder / LOCK_NAME, not self.folder.exists()
         owner = {"host": socket.gethostname(), "pid": os.getpid(), "start": process_start(os.getpid())}
         self._text = json.dumps({**owner, "since": time.strftime("%Y-%m-%d %H:%M:%S")}).encode()
@@ -60,7 +60,7 @@ class RunLock:
         self.release()
 
     def _take(self, force: bool = False) -> int:
-        """Lock the file, write this process's name into it, and return its descriptor."""
+        """Lock the file, write this process's host and id into it, and return the file's descriptor."""
         give_up = time.monotonic() + WAIT_S
         while True:
             try:
@@ -85,7 +85,7 @@ class RunLock:
                 time.sleep(POLL_S)
                 continue
             if not force or has_ended(owner) is False:
-                raise StorageError(busy_text(self.folder, owner))
+                raise StorageError(busy_text(self.name, owner))
             force = False
             with contextlib.suppress(OSError):
                 self.path.unlink()
@@ -107,7 +107,7 @@ class RunLock:
         except OSError:  # the network is away for a moment
             return
         if here and (owner := read_owner(self._descriptor)):
-            raise StorageError(busy_text(self.folder, owner, "This process stops, because "))
+            raise StorageError(busy_text(self.name, owner, "This process stops, because "))
         before, self._descriptor = self._descriptor, -1
         _open_locks.discard(before)
         os.close(before)
@@ -126,6 +126,18 @@ class RunLock:
         if self.made_folder:
             with contextlib.suppress(OSError):  # it is not empty
                 self.folder.rmdir()
+
+
+def refuse_busy(folder: Path) -> None:
+    """Raise StorageError if a process that runs on this host holds the lock of a folder; does not take the lock."""
+    with contextlib.suppress(FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError):
+        descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY)
+        try:
+            owner = read_owner(descriptor)
+        finally:
+            os.close(descriptor)
+        if owner and has_ended(owner) is False:
+            raise StorageError(busy_text(folder, owner))
 
 
 def read_owner(descriptor: int) -> dict[str, Any]:

@@ -35,7 +35,7 @@ _opening = threading.Lock()
 
 
 def recordings_of(server: Server) -> RecordingCache:
-    """Return the app's recording cache, created at the first call, as tasks take seconds to load."""
+    """Return the app's recording cache; the first call creates it, because loading a task takes seconds."""
     with _opening:
         if server.recordings is None:
             from fledge.app.recordings.recording_cache import RecordingCache
@@ -143,7 +143,7 @@ def show_card(entry: Entry, note: str, fresh: bool, summary: str = "") -> None:
 
 
 def size_of(entry: Entry) -> str:
-    """Return the size of an entry's file as text."""
+    """Return the size of an entry's file as text, such as "3.2 MB"."""
     try:
         size = entry.path.stat().st_size
     except OSError:
@@ -154,7 +154,7 @@ def size_of(entry: Entry) -> str:
 
 
 def ago(when: float) -> str:
-    """Return how long ago a time was, as text."""
+    """Return how long ago a time (seconds since 1970) was, as text such as "2 hours ago"."""
     seconds = max(0.0, time.time() - when)
     for length, word in ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute")):
         if seconds >= length:

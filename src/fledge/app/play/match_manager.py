@@ -58,7 +58,7 @@ class MatchManager:
             return name
 
     def listed(self) -> list[dict[str, Any]]:
-        """Return the matches with their seats, people and time, JSON-able."""
+        """Return the id, seats, number of people and simulated seconds of each match, as JSON-able values."""
         return [
             {
                 "id": name,
@@ -79,7 +79,9 @@ class MatchManager:
 
 
 def read_play_args(overrides: Sequence[str]) -> tuple[MatchManager, str]:
-    """Return a match manager, and the path of the page to open: the match, or the lobby if no arguments are given.
+    """Turn the arguments of `fledge play` into a match manager and the path of the page to open.
+
+    The page is the match, or the lobby if no match is described.
 
     Raises:
         ConfigError: An argument is not valid, or the match cannot start; checked before anything is served.

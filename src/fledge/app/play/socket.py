@@ -81,7 +81,7 @@ async def read(socket: Any) -> dict[str, Any] | None:
 
 
 async def listen(socket: Any, match: Match, who: str) -> None:
-    """Carry out the page's messages; close the socket if a message is invalid or more than MAX_RATE come in a second."""
+    """Carry out the page's messages; close the socket if one is invalid, or if more than MAX_RATE come in a second."""
     since, count = time.monotonic(), 0
     while True:
         message = await read(socket)

@@ -70,7 +70,7 @@ class RecordingCache:
         return found
 
     def list(self, id: str) -> dict[str, Any]:
-        """Return the list of episodes of a run or recording, and facts for the player; ask a run to record live frames."""
+        """Return the episodes and facts of a run or recording; for a run, also ask its training to record live frames."""
         entry = self.entry(id)
         path: Path | None = entry.path
         if entry.kind == "run":
@@ -90,7 +90,7 @@ class RecordingCache:
         return {**episodes, "name": entry.name, "generation": generation, "graph_script": script}
 
     def summary(self, entry: Entry) -> str:
-        """Return a short description of a recording for a list, or why it cannot be read."""
+        """Return one line about a recording for the list of recordings, or the reason why it cannot be read."""
         try:
             with self._reading(entry.path) as (recording, task):
                 found, episodes = sorted(recording.outcomes().items(), key=lambda pair: -pair[1]), len(recording)
@@ -100,7 +100,12 @@ class RecordingCache:
         return f"{text(task.name)}, " + (f"{episodes} episodes: {counts}" if counts else "no episodes")
 
     def episode(self, id: str, number: int, start: int = 0, with_stage: bool = True, generation: str = "") -> bytes:
-        """Return the payload of an episode, from frame `start` on; `generation` is the entry of that name in the list."""
+        """Return the payload of an episode, from frame `start` on.
+
+        Args:
+            with_stage: Include the static shapes of the scene.
+            generation: For a run, the live file that the list of episodes named under "generation"; the newest by default.
+        """
         with self._packing, self._find(id, number, generation) as (recording, task):
             return pack_episode(recording, task, number, max(0, start), with_stage)
 
@@ -111,7 +116,7 @@ class RecordingCache:
             return pack_beams(recording, task, number, start, min(stop, start + MAX_BEAM_FRAMES))
 
     def graph(self, id: str, number: int, frame: int, generation: str = "") -> dict[str, Any]:
-        """Return the task's graph of a frame as {"graph": ...}, None if the frame has no graph."""
+        """Return {"graph": the task's graph of a frame}; the value is None if the frame has no graph."""
         # graphs share buffers
         with self._graph_lock, self._find(id, number, generation) as (recording, task):
             return {"graph": frame_graph(recording, task, number, max(0, frame))}
@@ -124,7 +129,11 @@ class RecordingCache:
 
     @contextmanager
     def _find(self, id: str, number: int, generation: str) -> Iterator[tuple[Recording, Task]]:
-        """Hold the recording of an id open, with its task; raise InputError if it has no episode of this number."""
+        """Keep the recording of an id open during the `with` block, which gets it and its task.
+
+        Raises:
+            InputError: There is no such recording, or it has no episode of this number.
+        """
         entry = self.entry(id)
         path: Path | None = entry.path
         if entry.kind == "run":
@@ -140,7 +149,7 @@ class RecordingCache:
 
     @contextmanager
     def _reading(self, path: Path) -> Iterator[tuple[Recording, Task]]:
-        """Hold a recording open, with its task, after reading what was written since; it is closed after its last use."""
+        """Keep a recording open during the `with` block, which gets it, up to date, and its task."""
         try:
             stat = path.stat()
         except OSError as error:

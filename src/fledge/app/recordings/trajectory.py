@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from fledge.app.runs.file_index import printable
 from fledge.core.errors import FledgeError, FormatError
 from fledge.core.overrides import from_plain, nested
 from fledge.storage import Recording
@@ -35,7 +34,7 @@ class _Settings:
 
 
 class AnyTask(Task):
-    """Replaces a task that is not installed, to show positions, trails and figures of its recordings."""
+    """Stands in for a task that is not installed, so that positions, trails and figures of its recordings can be shown."""
 
     config = _Settings
     primary_metric = "success"
@@ -62,7 +61,7 @@ def env_config_of(recording: Recording, task: Task) -> Any:
 
 @contextmanager
 def checked_frames(source: Path, task: Task) -> Iterator[None]:
-    """Raise FormatError if the task's code inside the `with` block fails on frames of the recording."""
+    """Turn errors of the task's code in the `with` block into a FormatError: the recording's frames do not fit the task."""
     try:
         yield
     except FledgeError:
@@ -75,13 +74,13 @@ def checked_frames(source: Path, task: Task) -> Iterator[None]:
 
 
 def stride_of(recording: Recording, episode: Episode) -> int:
-    """Return n if only every n-th frame of an episode is shown, to limit the size of its payload; 1 for all frames."""
+    """Return n such that showing every n-th frame of an episode keeps its payload small; 1 if all frames are shown."""
     frame_bytes = sum(f.nbytes for f in recording.fields.values())
     return max(1, -(-episode.length // MAX_FRAMES), -(-episode.length * frame_bytes // MAX_FRAME_BYTES))
 
 
 def read_track(recording: Recording, episode: Episode, start: int, stop: int | None = None) -> tuple[Trajectory, int]:
-    """Return every n-th frame of an episode from frame `start` on, and n (see `stride_of`)."""
+    """Return the frames `start` to `stop` of an episode, and n: only every n-th frame is read (see `stride_of`)."""
     stride = stride_of(recording, episode)
     parts = {name: [np.zeros((0, *f.shape), f.dtype)] for name, f in recording.fields.items()}
     index = [np.zeros(0, np.int64)]
@@ -97,7 +96,7 @@ def read_track(recording: Recording, episode: Episode, start: int, stop: int | N
 
 def text(value: Any) -> str:
     """Return a value as printable text of limited length."""
-    return printable(str(value)[:MAX_TEXT])
+    return "".join(char if char.isprintable() else "?" for char in str(value)[:MAX_TEXT])
 
 
 def finite(value: Any) -> float:
@@ -109,6 +108,6 @@ def finite(value: Any) -> float:
 
 
 def plain(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return only the facts that are text or finite numbers, at most 40."""
+    """Return those facts that are text or finite numbers; only the first 40 facts are considered."""
     kept = {text(key): text(value) if isinstance(value, str) else value for key, value in list(facts.items())[:40]}
     return {k: v for k, v in kept.items() if isinstance(v, str | int) or (isinstance(v, float) and math.isfinite(v))}

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from fledge.core.errors import ConfigError
+from fledge.core.terminal import harmless
 
 SUFFIX = ".frec"
 DEPTH = 5  # levels of folders below a given place that are searched
@@ -107,14 +108,9 @@ class FileIndex:
         return self._entries.get(id)
 
     def hide_path(self, sentence: str, id: str) -> str:
-        """Return a sentence as printable text with the entry's path replaced by its name: pages do not learn the path."""
+        """Return a sentence for a page: printable, and with the entry's name in place of its path, which is secret."""
         entry = self.find(id)
-        return printable(sentence.replace(str(entry.path), entry.name) if entry is not None else sentence)
-
-
-def printable(sentence: str) -> str:
-    """Return text, which may quote an untrusted file, without control characters and lone surrogates."""
-    return "".join(char if char.isprintable() else "?" for char in sentence)
+        return harmless(sentence.replace(str(entry.path), entry.name) if entry is not None else sentence)
 
 
 def scan(places: Iterable[Path]) -> Iterator[Entry]:

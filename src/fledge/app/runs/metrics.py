@@ -110,7 +110,7 @@ class Curves:
             self._open[name] = (total + value, count + 1, min(least, value), max(greatest, value))
 
     def _note_point(self) -> None:
-        """Store the last point, which may still grow, with the others."""
+        """Copy the last point, to which rows may still be added, into the arrays of points."""
         if not self._open:
             return
         at = (self.rows - 1) // self.size
@@ -131,7 +131,7 @@ class Curves:
         self.generation += 1
 
     def since(self, generation: int = 0, start: int = 0) -> dict[str, Any]:
-        """Return the points from `start` on, JSON-able; all points if `generation` is not the present generation."""
+        """Return the points from number `start` on, as JSON-able values; all points if `generation` is not the present one."""
         with self._lock:
             stop = self.points
             first = start if generation == self.generation and 0 <= start <= stop else 0
@@ -151,14 +151,18 @@ class Curves:
 
 
 def as_dict(points: np.ndarray, spread: bool) -> dict[str, list[float | None]]:
-    """Return the means of points [4, n] (sum, count, minimum, maximum), JSON-able; with `spread`, also the extremes."""
+    """Return the means of n points as {"mean": [...]}; with `spread`, also their "min" and "max".
+
+    Args:
+        points: [4, n]: sum, count, minimum and maximum of the rows of each point.
+    """
     total, count, least, greatest = points
     means = np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
     return {"mean": rounded(means), **({"min": rounded(least), "max": rounded(greatest)} if spread else {})}
 
 
 def primary_metric_of(names: Iterable[str]) -> str:
-    """Return the primary metric of a run's log: the one that also has a metric NAME_recent, else `return`."""
+    """Return the primary metric of a run: the NAME for which there is a metric NAME_recent, else `return`."""
     return next((name.removesuffix("_recent") for name in names if name.endswith("_recent")), "return")
 
 

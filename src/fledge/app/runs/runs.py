@@ -55,7 +55,7 @@ class RunCache:
         return curves
 
     def summary(self, entry: Entry) -> dict[str, Any]:
-        """Return the key figures of a run for the list; the end of its metrics is read only if they have changed."""
+        """Return the key figures of a run for the list; its metrics file is read again only if it has changed."""
         path = entry.file("metrics.jsonl")
         changed = path.stat().st_mtime if path is not None else 0.0
         known = self._newest.get(entry.id)
@@ -107,7 +107,7 @@ def state_of(entry: Entry, last: Mapping[str, float], total: Any) -> str:
 
 
 def read_settings(entry: Entry) -> tuple[dict[str, Any], str]:
-    """Return a run's settings by dotted key, and an error message or ""."""
+    """Return a run's settings by dotted key, and the reason why they cannot be read ("" if they can)."""
     if (path := entry.file("config.yaml")) is None:
         missing = "has no config.yaml" if entry.path.is_dir() else "does not exist any more"
         return {}, f"This run {missing}."
@@ -136,7 +136,7 @@ def flat(content: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def compare_settings(entries: Iterable[Entry]) -> dict[str, Any]:
-    """Return the settings of several runs side by side: for each key the runs' values, and whether they differ."""
+    """Return the settings of several runs side by side: for each key one value per run, and whether the values differ."""
     read = [(entry, *read_settings(entry)) for entry in entries]
     rows = []
     for key in dict.fromkeys(key for _, settings, _ in read for key in settings):
@@ -158,7 +158,7 @@ def as_text(value: Any) -> str:
 
 
 def list_checkpoints(entry: Entry) -> list[dict[str, Any]]:
-    """Return name, size and time of change of a run's checkpoint files, JSON-able."""
+    """Return the name, size in bytes and time of change of each checkpoint file of a run, as JSON-able values."""
     folder = entry.path / "checkpoints"
     rows = []
     try:
@@ -177,7 +177,7 @@ def list_checkpoints(entry: Entry) -> list[dict[str, Any]]:
 
 
 def outside_link(entry: Entry) -> str:
-    """Return the name of a link among a run's checkpoints that leads out of the run's folder, or ""."""
+    """Return the name of the first checkpoint file that is a link out of the run's folder; "" if there is none."""
     for path in (entry.path / "checkpoints").iterdir():
         if (path.is_symlink() or not path.is_dir()) and path.exists() and entry.file("checkpoints", path.name) is None:
             return os.fsencode(path.name).decode(errors="replace")
@@ -212,7 +212,7 @@ def examine(entry: Entry) -> dict[str, Any]:
 
 
 def save_runs(places: Sequence[Path], target: Path | None = None) -> dict[str, Any]:
-    """Return the data of the training page for the runs in some places; if `target` is given, save it as a page.
+    """Return the data of the training page for the runs in some files and folders; if `target` is given, save the page there.
 
     Raises:
         ConfigError: There is no run, or `target` is not an .html file.

@@ -1,11 +1,11 @@
-"""Limits of connections, which uvicorn does not have: time limits, size of headers, number for each address.
+"""Limits that uvicorn does not have: times, the size of headers, and the number of connections from one address.
 
 A connection is closed if
 - the header of a request is not complete within HEADER_S seconds, or is larger than MAX_HEADER bytes;
 - the body of a request is not complete within BODY_S seconds after its header;
 - the visitor reads less than MIN_READ bytes of an answer, or of websocket messages, within STALL_S seconds;
-- there are too many connections, in all or from its address.
-Idle websockets are closed by uvicorn's pings.
+- there are more than MAX_CONNECTIONS connections, or more than MAX_PER_ADDRESS from its address.
+A websocket whose browser is gone is closed by uvicorn's pings.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _StallTimeout:
 
 
 class WebSocketProtocol(_StallTimeout, _WebSocket):
-    """Uvicorn's websocket protocol with a time limit for visitors that do not read, and a limit of fragments."""
+    """Uvicorn's websocket protocol, which also drops visitors that do not read, and messages in too many fragments."""
 
     def handle_cont(self, event: Any) -> None:
         super().handle_cont(event)
@@ -141,7 +141,7 @@ class HttpProtocol(_StallTimeout, _HTTP):
 def too_many(connections: Any, client: tuple[str, int] | None) -> bool:
     """Return whether there are more connections than allowed, in all or from the address of `client`.
 
-    This machine's own address has no limit of its own, because a proxy or a tunnel brings all visitors from there.
+    Connections from this machine count only towards the total: a proxy or a tunnel brings all visitors from one address.
     """
     if len(connections) > MAX_CONNECTIONS:
         return True

@@ -185,7 +185,7 @@ def is_address(name: str) -> bool:
 
 
 def check_single(pairs: Iterable[tuple[str, str]]) -> None:
-    """Raise Refusal if a header occurs twice, so that a proxy could have checked the other one."""
+    """Raise Refusal if a header in SINGLE occurs twice: a proxy may have checked one value and we the other."""
     names = [name for name, _ in pairs if name in SINGLE]
     for name in names:
         if names.count(name) > 1:
@@ -221,7 +221,7 @@ def limited(receive: Any) -> Any:
 
 
 def with_headers(send: Any, nonce: str) -> Any:
-    """Return `send` wrapped to add the security headers to every answer; only answers that say so may be cached."""
+    """Return `send` wrapped to add the security headers, and to forbid caching unless the answer has cache-control."""
     ours = {**HEADERS, "content-security-policy": POLICY.format(nonce=nonce)}
     added = [(name.encode(), value.encode()) for name, value in ours.items()]
 
@@ -237,7 +237,7 @@ def with_headers(send: Any, nonce: str) -> Any:
 
 
 async def refuse(scope: Scope, receive: Any, send: Any, refusal: Refusal) -> None:
-    """Answer a refused request with the refusal's message; close a websocket before it opens."""
+    """Answer a refused request with the refusal's message; a refused websocket is closed before it opens."""
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.close", "code": 1008})

@@ -1,4 +1,4 @@
-"""Check the messages that pages send on NiceGUI's own socket; NiceGUI trusts them."""
+"""Check the messages that arrive on NiceGUI's own socket, because NiceGUI does not check them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PrefixSum: find the range that contains a number, for consecutive ranges of which old ones leave at the front.
+"""PrefixSum: find which of many consecutive ranges contains a number, while the oldest ranges are removed.
 
     add(3), add(2), add(4)        ranges        0 0 0 1 1 2 2 2 2
                                   numbers       0 1 2 3 4 5 6 7 8        total 9
@@ -79,7 +79,7 @@ class IntQueue:
 
 
 class PrefixSum:
-    """A queue of at most `max_len` range lengths that finds the range of a number."""
+    """A queue of the lengths of at most `max_len` consecutive ranges, which finds the range that contains a number."""
 
     def __init__(self, max_len: int) -> None:
         if max_len < 1:

@@ -35,7 +35,7 @@ Frames = tuple[torch.Tensor, np.ndarray | None]  # [rows, ...], and of a ragged 
 
 
 def read_episode(schema: Schema, episode: Mapping[str, Any]) -> tuple[int, Words]:
-    """Return T, and the words of each internal key: T + 1 rows for keys with a `next_X`, T rows for others."""
+    """Return the number T of transitions, and the words of each internal key: T rows, or T + 1 if it has a `next_X`."""
     _check_names(schema, episode)
     values = {name: _read(schema, name, episode) for name in schema.stored}
     length = _length(schema, values, episode)

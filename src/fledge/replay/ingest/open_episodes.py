@@ -79,7 +79,7 @@ class OpenEpisodes:
                 yield self._close(env, {k: self._rows[k][:, last] for k in self.with_final})
 
     def _close(self, env: int, final: Mapping[str, np.ndarray] | None) -> Episode:
-        """Return the open episode of an env, ended with its row of `final` [N, ...], and clear it."""
+        """Return the open episode of an env and clear it; the env's row of `final` [N, ...] is the final observation."""
         length = int(self.count[env])
         words = {k: pending[env, :length] for k, pending in self._rows.items()}
         if final is not None:

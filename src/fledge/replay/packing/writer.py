@@ -17,7 +17,7 @@ MAX_SLOPE = wp.constant(wp.int64((1 << 22) - 1))  # 22 bits, of which 20 behind 
 
 @wp.func
 def to_ordered(word: wp.uint32, kind: wp.int32) -> wp.uint32:
-    """Return an integer for a word so that integers have the order of the numbers, and close numbers close integers."""
+    """Map a word to an integer: the integers sort as the numbers do, and numbers that are close give close integers."""
     if kind == 0:
         return word
     if kind == 2 and (word & TOP) != ZERO:
@@ -64,9 +64,9 @@ def mask_of(table: wp.array2d(dtype=wp.uint32), start: wp.int32, rows: wp.int32,
 
 @wp.func
 def plan_follow(table: wp.array2d(dtype=wp.uint32), start: wp.int32, column: wp.int32, mask: wp.uint32) -> wp.vec4ui:
-    """Return (width, base, slope, grain) to code a float column as a line of the column before; width 99 if impossible.
+    """Return (width, base, slope, grain) to code a float column as a line through the column before it.
 
-    The slope goes through the rows where the column before is smallest and largest.
+    The slope goes through the rows where the column before is smallest and largest. If that is impossible, width is 99.
     """
     grain = wp.int32(0)
     top = wp.int32(0)

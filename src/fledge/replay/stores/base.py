@@ -58,7 +58,7 @@ class Store(ABC):
 
     @abstractmethod
     def take(self, episode: np.ndarray, row: np.ndarray, workers: Workers) -> Pick:
-        """Decode frames `row[i]` of `episode[i]`; return a function that returns some of them for one key."""
+        """Decode frame `row[i]` of `episode[i]` for every i; return `pick(key, places)`, which gives some of these frames."""
 
     def bytes_per_frame(self, key: str) -> float:
         """Return the average compressed size of a frame of the key, over all frames ever added."""
@@ -91,7 +91,7 @@ class Store(ABC):
         self.added_rows, self.added_bytes = int(length.sum()), blobs.nbytes
 
     def chunks(self, at_once: int) -> Iterator[tuple[bytes, np.ndarray, np.ndarray]]:
-        """Yield `at_once` chunks at a time, to save memory: their bytes, the edges between them, and the rows of each."""
+        """Yield `at_once` chunks at a time: their joined bytes, the offsets between chunks, and the number of rows of each."""
         assert self.rows is not None
         counts = [chunk_rows(int(n), self.rows) for n in self.length.view()]
         rows = np.concatenate([*counts, np.zeros(0, np.int32)])
@@ -103,7 +103,7 @@ class Store(ABC):
 
 
 def chunk_rows(rows: int, step: int) -> np.ndarray:
-    """Return the number of rows of each chunk of an episode; `step` is the largest number."""
+    """Return how many rows each chunk of an episode of `rows` rows has: `step`, and fewer in the last chunk."""
     counts = np.full(-(-rows // step), step, np.int32)
     counts[-1] = rows - step * (len(counts) - 1)
     return counts

@@ -1,4 +1,4 @@
-"""BitStore: large frames of only 0 and 1 (occupancy maps), as bits, of which bytes equal to the row above are left out.
+"""BitStore: large frames of only 0 and 1 (occupancy maps), stored as bits; bytes equal to the row above are left out.
 
 An LZ4 call per frame takes longer than the decoding. Here one kernel call decodes all requested frames of a batch.
 
@@ -72,7 +72,7 @@ class BitStore(Store):
             args = [as_warp(np.frombuffer(data, np.uint8)), as_warp(edges), as_warp(frames.astype(np.int64))]
             launch(kernels.check_chunks, len(frames), [*args, self.size, self.top, as_warp(good)])
             if not good.all():
-                raise damaged("has frames of packed bits that are not valid")
+                raise damaged("has bit-packed frames with an invalid structure")
 
 
 def pack_frames(frames: np.ndarray, stride: int) -> np.ndarray:

@@ -14,6 +14,7 @@ import io
 import mmap
 import os
 import secrets
+import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from fledge.core.errors import StorageError
+from fledge.core.errors import FledgeError, StorageError
 
 try:
     import fcntl
@@ -33,6 +34,20 @@ LOCK_NAME = ".fledge-lock"
 STALE_SECONDS = 24 * 3600.0  # age from which a file counts as abandoned where there are no locks
 BLOCK = 2**20  # bytes; a multiple of any disk's block
 ALIGN = 4096
+ADVICE = {
+    errno.ENOSPC: "free some space, or keep fewer checkpoints",
+    errno.EDQUOT: "free some space, or keep fewer checkpoints",
+    errno.EFBIG: "raise the limit for the size of a file (ulimit -f), or save less",
+    errno.EMFILE: "close files, or raise the limit for open files (ulimit -n)",
+    errno.ENFILE: "close files: all programs of this machine together have too many open",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.EACCES: "choose another folder, or check its permissions",
+    errno.EPERM: "choose another folder, or check its permissions",
+    errno.EROFS: "choose a folder that is not mounted read-only",
+    errno.ENOTDIR: "choose another folder, because a part of this path is a file",
+    errno.EEXIST: "choose another folder, because a part of this path is a file",  # from mkdir
+    errno.EISDIR: "choose another name, because this is a folder",
+}
 _DIRECT = getattr(os, "O_DIRECT", 0)
 _spare: list[np.ndarray] = []  # blocks to reuse: allocating one costs as much as writing it
 if hasattr(os, "register_at_fork"):
@@ -45,16 +60,21 @@ def durable_file(path: str | os.PathLike[str], verify: Callable[[Path], None] | 
     path, owner = Path(path), os.getpid()
     try:
         make_folder(path.parent)
-        stream, temporary = _open_temporary(path.parent)
+        stream, temporary = _open_temporary(path)
     except OSError as error:
         raise _storage_error(error, path) from error
     renamed = False
     try:
-        yield stream
+        yield cast(BinaryIO, stream)
         stream.flush()
         os.fsync(stream.fileno())
         if verify is not None:
-            verify(temporary)
+            try:
+                verify(temporary)
+            except (
+                StorageError
+            ) as error:  # the temporary file cannot be opened; its name would mean nothing to the user
+                raise error.__cause__ or error from None
         if os.name == "nt":
             stream.close()  # Windows cannot rename an open file
         os.replace(temporary, path)
@@ -64,8 +84,9 @@ def durable_file(path: str | os.PathLike[str], verify: Callable[[Path], None] | 
         with contextlib.suppress(OSError):
             if os.getpid() == owner and not renamed:  # a forked child must not remove the parent's file
                 os.unlink(temporary)
-        if isinstance(error, OSError) and not isinstance(error, StorageError):
-            raise _storage_error(error, path, renamed) from error
+        cause = stream.failure or error  # torch.save replaces the stream's error by one of its own
+        if isinstance(cause, OSError) and not isinstance(error, FledgeError):
+            raise _storage_error(cause, path, renamed) from cause
         raise
     finally:
         with contextlib.suppress(OSError):  # on a full disk the flush in close fails as well
@@ -82,14 +103,23 @@ def make_folder(folder: Path) -> None:
     _sync_folder(folder.parent)
 
 
-def _open_temporary(folder: Path) -> tuple[BinaryIO, Path]:
-    """Create a temporary file in `folder`, locked while it is open; return its stream and path."""
+def _open_temporary(path: Path) -> tuple[DirectFile, Path]:
+    """Create a temporary file that will replace `path`, locked while it is open; return its stream and path.
+
+    If there is a file at `path`, the temporary file gets its owner (where allowed) and permissions.
+    """
+    replaced = path.stat() if path.exists() else None
     while True:
-        temporary = folder / f"{TEMP_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
+        temporary = path.parent / f"{TEMP_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
         try:
+            if replaced is not None and hasattr(os, "fchmod"):
+                with contextlib.suppress(OSError):  # only the administrator may give a file to another user
+                    os.fchown(descriptor, replaced.st_uid, replaced.st_gid)
+                with contextlib.suppress(OSError):  # a file system without permissions
+                    os.fchmod(descriptor, stat.S_IMODE(replaced.st_mode))
             if lock_file(descriptor, wait=False) is not False and os.fstat(descriptor).st_nlink > 0:
-                return cast(BinaryIO, DirectFile(descriptor)), temporary
+                return DirectFile(descriptor), temporary
         except BaseException:
             os.close(descriptor)
             os.unlink(temporary)
@@ -114,7 +144,10 @@ def remove_stale(folder: str | os.PathLike[str]) -> list[str]:
 
 
 def abandoned(path: str | os.PathLike[str]) -> bool:
-    """Return True if the process that wrote a temporary file has ended (without file locks: if the file is a day old)."""
+    """Return True if the process that wrote a temporary file has ended.
+
+    Where there are no file locks, return True if the file is older than STALE_SECONDS.
+    """
     descriptor = os.open(path, os.O_RDWR)
     try:
         locked = lock_file(descriptor, wait=False)
@@ -125,7 +158,7 @@ def abandoned(path: str | os.PathLike[str]) -> bool:
 
 @contextlib.contextmanager
 def folder_lock(folder: str | os.PathLike[str]) -> Iterator[None]:
-    """Hold a folder's lock: other processes and threads that use it wait until the block ends."""
+    """Hold a folder's lock until the block ends; other processes and threads wait for it in their own `folder_lock`."""
     owner = os.getpid()
     try:
         descriptor = os.open(os.path.join(folder, LOCK_NAME), os.O_RDWR | os.O_CREAT, 0o666)
@@ -168,12 +201,11 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _storage_error(error: OSError, path: Path, renamed: bool = False) -> StorageError:
+    """Return the error for a file that could not be written, with advice that fits the system's error."""
     reason = error.strerror or str(error)
     if renamed:
         return StorageError(f"{path} is written, but its folder could not be synced ({reason}): check the disk.")
-    advice = "choose another folder or check its permissions"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        advice = "free some space, or keep fewer checkpoints"
+    advice = ADVICE.get(error.errno or 0, "choose another folder, or check the disk")
     return StorageError(f"{path} could not be written ({reason}); existing files are unchanged: {advice}.")
 
 
@@ -200,6 +232,7 @@ class DirectFile(io.RawIOBase):
         self._block = _spare.pop() if _spare else np.frombuffer(mmap.mmap(-1, BLOCK), np.uint8)
         self._used = 0
         self._direct: bool | None = None  # not tried yet
+        self.failure: OSError | None = None  # the error of a write that failed
 
     def write(self, data: Any) -> int:
         """Write all bytes (never only a part of them), and return their number."""
@@ -230,6 +263,7 @@ class DirectFile(io.RawIOBase):
                     raise OSError(errno.EIO, "the disk accepts no more bytes")
             except OSError as error:
                 if error.errno != errno.EINVAL or not self._direct:
+                    self.failure = error
                     raise
                 done = 0  # the file system accepts the flag but not the write
                 self._direct = self._set_direct(False)
@@ -262,7 +296,7 @@ class DirectFile(io.RawIOBase):
         return True
 
     def close(self) -> None:
-        """Flush and close; the descriptor is closed even if flushing fails."""
+        """Flush the stream and close the file; close it even if flushing fails."""
         if self.closed:
             return
         try:

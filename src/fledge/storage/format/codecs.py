@@ -37,7 +37,7 @@ Block = bytes | memoryview
 
 @dataclass(frozen=True)
 class _Blosc:
-    """Blosc2: byte shuffle, optionally byte delta, then LZ4 or Zstd."""
+    """The codec Blosc2: it shuffles bytes, optionally takes their differences, then compresses with LZ4 or Zstd."""
 
     compressor: blosc2.Codec
     level: int
@@ -69,7 +69,7 @@ class _Blosc:
 
 @dataclass(frozen=True)
 class _Pcodec:
-    """Pcodec: adaptive bins and entropy coding of numbers; compresses trained weights best."""
+    """The codec pcodec: it codes numbers by adaptive bins and entropy coding, and compresses trained weights best."""
 
     level: int
 
@@ -111,7 +111,7 @@ def candidates(level: int | None, total_bytes: int, speed_bias: int = 0) -> tupl
 
 
 def choose(data: np.ndarray, word: int, floats: bool, names: Sequence[str]) -> str:
-    """Return the codec that makes a sample of `data` smallest, or "raw" if none saves `MIN_SAVING`."""
+    """Return the codec that makes a sample of `data` smallest, or "raw" if none saves at least the share `MIN_SAVING`."""
     names = [name for name in names if name != "pco" or word > 1]
     if data.nbytes < SMALL or not names:
         return "raw"
@@ -131,7 +131,7 @@ def _sample(data: np.ndarray, word: int) -> np.ndarray:
 
 
 def encode(name: str, data: np.ndarray, word: int, floats: bool) -> tuple[str, list[Block]]:
-    """Encode `data` with codec `name`, or as "raw" if that saves less than `MIN_SAVING`; return the codec and the blocks."""
+    """Encode `data` with codec `name`, or as "raw" if `name` saves too little (`MIN_SAVING`); return codec and blocks."""
     raw: tuple[str, list[Block]] = ("raw", [data.data])
     if name == "raw":
         return raw
@@ -193,7 +193,7 @@ def difference(new: np.ndarray, old: np.ndarray, word: int) -> np.ndarray:
 
 
 def apply_difference(delta: np.ndarray, old: np.ndarray, word: int) -> np.ndarray:
-    """Return the bytes of the new version, from the old version and `delta`, whose memory is overwritten."""
+    """Return the bytes of the new version, given the old version and the difference `delta`; `delta` is overwritten."""
     unsigned = WORDS[word]
     folded = delta.view(unsigned)
     sign = np.negative(np.bitwise_and(folded, unsigned(1)))  # modulo 2^n: 0 or all ones

@@ -7,9 +7,18 @@ the saved one and has the same types, with two exceptions: a `Parameter` becomes
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
 import math
+import os
+import re
 import struct
 from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Set
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,6 +28,15 @@ from fledge.core.errors import InputError
 from fledge.storage.format.leaves import DTensorChoice, Leaf, describe_array, describe_tensor, entry_error
 from fledge.storage.format.tree import FACTORIES, MAX_DEPTH, MAX_HEX, Node
 
+_INSTEAD: dict[Any, str] = {  # what to save instead of a value, by its type
+    Set: "sorted(x)",
+    Enum: "x.value",
+    (os.PathLike, torch.device, torch.dtype, Decimal, Fraction): "str(x)",
+    (bytearray, memoryview): "bytes(x)",
+    np.random.Generator: "x.bit_generator.state",
+    Mapping: "dict(x)",
+    argparse.Namespace: "vars(x)",
+}
 MAX_NODES = 2**22  # this many short numbers take 30 MB of JSON
 
 
@@ -31,7 +49,15 @@ def flatten(state: Any, dtensor: DTensorChoice = None) -> tuple[Node, list[Leaf]
             "local" only this rank's part; None refuses it.
     """
     walk = _Walk(dtensor)
-    return walk.node(state, ()), walk.leaves
+    try:
+        return walk.node(state, ()), walk.leaves
+    except RuntimeError as error:
+        if not re.search(r"(changed size|mutated|keys changed) during iteration", str(error)):
+            raise
+        advice = "save from the thread that changes it, or pass a copy that only this call uses"
+        raise InputError(
+            f"another thread added or removed entries of the state while it was read: {advice}."
+        ) from error
 
 
 class _Walk:
@@ -55,7 +81,7 @@ class _Walk:
             raise entry_error(
                 path[:4], f"... is nested more than {MAX_DEPTH} levels deep: flatten it, or break the cycle."
             )
-        if kind is dict or isinstance(value, dict | list | tuple):
+        if kind is dict or isinstance(value, (dict, list, tuple)):
             self.nodes += len(value)
             if self.nodes > MAX_NODES:
                 advice = "put long lists of numbers into tensors or NumPy arrays, or break the cycle"
@@ -72,9 +98,9 @@ class _Walk:
         if isinstance(value, dict):
             return self._dict(value, path)
         if kind is list:
-            return [self.node(item, (*path, i)) for i, item in enumerate(value)]
+            return self._list(value, path)
         if kind is tuple:
-            return {"tuple": [self.node(item, (*path, i)) for i, item in enumerate(value)]}
+            return {"tuple": self._list(value, path)}
         if isinstance(value, torch.Size):
             return {"size": [int(size) for size in value]}
         plain = "x._asdict()" if hasattr(value, "_asdict") else "list(x)" if isinstance(value, list) else "tuple(x)"
@@ -101,8 +127,13 @@ class _Walk:
 
     def _items(self, value: dict[Any, Any], path: tuple[Any, ...]) -> Node:
         if set(map(type, value)) <= {str}:
-            return {"dict": {key: self.node(item, (*path, key)) for key, item in value.items()}}
+            return {
+                "dict": {key: item if _is_json(item) else self.node(item, (*path, key)) for key, item in value.items()}
+            }
         return {"items": [[_key(key, path), self.node(item, (*path, key))] for key, item in value.items()]}
+
+    def _list(self, value: list[Any] | tuple[Any, ...], path: tuple[Any, ...]) -> Node:
+        return [item if _is_json(item) else self.node(item, (*path, i)) for i, item in enumerate(value)]
 
     def _tensor(self, tensor: torch.Tensor, path: tuple[Any, ...]) -> int:
         leaf = describe_tensor(path, tensor, self.dtensor)
@@ -120,6 +151,14 @@ class _Walk:
     def _add(self, leaf: Leaf) -> int:
         self.leaves.append(leaf)
         return len(self.leaves) - 1
+
+
+def _is_json(value: Any) -> bool:
+    """Return True for most values that JSON stores unchanged: a quick test, as a state may hold thousands of numbers."""
+    kind = type(value)
+    return (
+        kind is str or kind is bool or value is None or ((kind is float or kind is int) and -(2**63) <= value < 2**63)
+    )
 
 
 def _versions(metadata: Any) -> Node | None:
@@ -159,8 +198,24 @@ def _plain(value: Any, path: tuple[Any, ...]) -> Node:
     if isinstance(value, complex):
         return {"complex": [_number(value.real), _number(value.imag)]}
     allowed = "dicts, lists, tuples, tensors, NumPy arrays, numbers, strings, bytes and None"
-    advice = "convert it (state_dict(), to_dict(), vars()) first"
-    raise entry_error(path, f"is a {type(value).__name__}; allowed are {allowed}: {advice}.")
+    raise entry_error(path, f"is a {type(value).__name__}; allowed are {allowed}: {_advice(value)}.")
+
+
+def _advice(value: Any) -> str:
+    """Return what to save instead of a value that cannot be saved, as a hint for the user who calls the value `x`."""
+    if isinstance(value, type | ModuleType) or (callable(value) and hasattr(value, "__qualname__")):
+        return "save its name, and look it up after loading"
+    if dataclasses.is_dataclass(value):
+        return "save dataclasses.asdict(x) instead"
+    for kinds, instead in _INSTEAD.items():
+        if isinstance(value, kinds):
+            return f"save {instead} instead"
+    for name in ("state_dict", "get_state", "getstate", "to_dict", "isoformat"):
+        if callable(getattr(value, name, None)):
+            return f"save x.{name}() instead"
+    if isinstance(value, Iterable) and not isinstance(value, Iterator):
+        return "save list(x) instead"
+    return "save vars(x) instead" if getattr(value, "__dict__", None) else "leave it out"
 
 
 def _key(key: Any, path: tuple[Any, ...]) -> Node:

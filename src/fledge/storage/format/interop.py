@@ -2,8 +2,8 @@
 
 Readers accept untrusted files: a `.pt` is loaded with `weights_only=True`, after its zip and its pickle have been checked for
 anything that takes memory or time out of proportion; pickled arrays are read by `numpy_pickle`; an LZ4 frame may not expand
-more than 256 times; `safetensors_file` reads the last; every fault raises a FormatError. Loaded tensors own their memory: the
-file may be overwritten or removed (except with `mmap`).
+more than 256 times; `safetensors_file` reads `.safetensors`; every fault raises a FormatError. Loaded tensors own their
+memory: the file may be overwritten or removed (except with `mmap`).
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def unpack_lz4(path: Path) -> bytes:
 
 
 def write_pt(stream: BinaryIO, node: Node, leaves: Sequence[Leaf]) -> None:
-    """Write a `torch.save` file that `weights_only` reads: NumPy arrays become tensors, and defaultdicts dicts."""
+    """Write a file that `torch.load(weights_only=True)` reads: arrays become tensors, and defaultdicts become dicts."""
 
     def read(number: int) -> Any:  # a tensor that shares the staging memory, with a storage of its own
         leaf = leaves[number]
@@ -193,7 +193,8 @@ def write_pt(stream: BinaryIO, node: Node, leaves: Sequence[Leaf]) -> None:
 
 def _tensors_only(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        return torch.from_numpy(value) if value.dtype.kind in "biufc" else value.tolist()
+        native = value.astype(value.dtype.newbyteorder("="), copy=False)  # torch has no other byte order
+        return torch.from_numpy(native) if native.dtype.kind in "biufc" else native.tolist()
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, dict):

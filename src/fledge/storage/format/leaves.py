@@ -74,7 +74,7 @@ def is_float(kind: str, dtype: str) -> bool:
 
 
 def plain_tensor(path: tuple[Any, ...], tensor: torch.Tensor, dtensor: DTensorChoice = None) -> torch.Tensor:
-    """Return a plain dense tensor with the same values, without a copy where possible; else raise InputError."""
+    """Return a plain dense tensor with the same values, without a copy where possible; raise InputError if there is none."""
     kind = type(tensor)
     if kind not in PLAIN_TENSORS:
         tensor = _unwrap(path, tensor, dtensor)
@@ -138,7 +138,7 @@ def is_dtensor(tensor: torch.Tensor) -> bool:
 
 
 def _of_dtensor(path: tuple[Any, ...], tensor: Any, choice: DTensorChoice) -> torch.Tensor:
-    """Return the whole of a DTensor if `choice` is "full" (then every rank must save), else this rank's part."""
+    """Return the whole tensor if `choice` is "full" (then every rank must save); otherwise return this rank's part."""
     if choice == "full":
         whole = tensor.full_tensor()
         return whole.wait() if hasattr(whole, "wait") else whole

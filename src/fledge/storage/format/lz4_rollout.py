@@ -97,7 +97,7 @@ def _leaves_of(state: dict[Any, Any], above: NestedKey = ()) -> Iterator[tuple[N
 
 
 def _batch_of(state: dict[str, Any], shapes: list[list[int]]) -> list[int]:
-    """Return the sizes of the first axes, at most two, that all tensors share; of a TensorDict, only batch axes count."""
+    """Return the sizes of the first axes (two at most) that all tensors share; in a TensorDict, only batch axes count."""
     shared = state.batch[:2] if isinstance(state, _Entries) else shapes[0][:2]
     while shared and any(shape[: len(shared)] != shared for shape in shapes):
         shared = shared[:-1]

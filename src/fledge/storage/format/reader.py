@@ -43,7 +43,7 @@ SLACK = 64 * 2**20  # bytes that the leaves of any file may take, however small 
 
 
 def manifest_limit(stored: int) -> int:
-    """Return the maximum size in bytes of a manifest that takes `stored` bytes in the file.
+    """Return how many bytes a manifest may have after decompression, if it takes `stored` bytes in the file.
 
     JSON grows up to a hundredfold in memory, and deflate compresses up to a thousandfold. A manifest that compresses better
     than this limit is stored uncompressed.
@@ -130,7 +130,7 @@ class CheckpointFile(Closing):
             raise self._bad(f"declares {given} bytes in all, more than {codecs.MAX_EXPANSION} times the file's size")
         self.by_name = {entry.name: i for i, entry in enumerate(self.entries)}
         if len(self.by_name) != len(rows):
-            raise self._bad("names a member twice")
+            raise self._bad("has two leaves of the same name")
         for number in leaf_numbers(self.tree):
             if not 0 <= number < len(self.entries):
                 raise self._bad(f"refers to leaf {number}, but has {len(self.entries)} leaves, counted from 0")
@@ -228,7 +228,7 @@ class CheckpointFile(Closing):
         return FormatError(f"{self.path} {what}, but this Fledge reads only versions {_READ}: {advice}.")
 
     def base(self) -> CheckpointFile:
-        """Return the base, opened: the checkpoint that the deltas in this file refer to."""
+        """Open and return the base: the checkpoint that the deltas in this file refer to."""
         assert self.base_file is not None, "asked for the base of a whole checkpoint"
         if self._base is None:
             path = self.path.parent / self.base_file

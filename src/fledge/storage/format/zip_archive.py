@@ -91,7 +91,10 @@ def open_archive(stream: BinaryIO, label: str, ours: bool = True) -> zipfile.Zip
     try:
         archive = zipfile.ZipFile(stream)
     except Exception as error:  # BadZipFile, struct.error, UnicodeDecodeError, ...: zipfile has many
-        raise FormatError(f"{label} is not a valid zip file ({error}).") from error
+        size = f"it has {stream.seek(0, os.SEEK_END):,} bytes"
+        raise FormatError(
+            f"{label} is truncated or damaged: {size}, without the directory that a whole file ends with ({error})."
+        ) from error
     stream.seek(0, os.SEEK_END)
     file_size, flags = stream.tell(), _UTF8 if ours else _UTF8 | _SIZES_AFTER
     members = archive.infolist()

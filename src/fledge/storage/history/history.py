@@ -29,7 +29,7 @@ from fledge.storage.format.reader import CheckpointFile
 from fledge.storage.format.tree import Node
 from fledge.storage.format.writer import MAX_CHAIN, Plans, Written, plain_copy
 from fledge.storage.history.retention import HistoryEntry, Policy, bases_of, best_names, plan
-from fledge.storage.history.rewriting import WEIGHTS_ONLY, rewrite_weights_only, rewrite_whole
+from fledge.storage.history.rewriting import WEIGHTS_ONLY, is_note, rewrite_weights_only, rewrite_whole
 from fledge.storage.saving.handle import CheckpointHandle
 from fledge.storage.saving.saver import AsyncCheckpointSaver
 
@@ -56,7 +56,8 @@ class CheckpointHistory:
         folder: Folder of the checkpoints; created if missing.
         saver: Saver that writes in the background; with None, `save` returns when the file is durable.
         keep_whole: Number of newest checkpoints that keep everything, at least 1; use 2 or more to survive a damaged file.
-        keep_best: Number of checkpoints with the best metric, whose weights are never removed and never rounded.
+        keep_best: Number of checkpoints with the best metric, whose weights are never removed and never rounded. Beyond the
+            newest `keep_whole` they keep weights only: they can be evaluated and exported, but not resumed from.
         keep_weights_only: Number of older checkpoints whose weights are kept; None keeps all.
         weights: Top-level keys that a weights-only checkpoint keeps, besides plain values.
         weights_only_dtype: "bfloat16" rounds the weights of weights-only checkpoints; None keeps all bits.
@@ -247,7 +248,7 @@ class CheckpointHistory:
         with CheckpointFile(path) as opened:
             note: Any = opened.metadata.get("history")
             user: Any = opened.metadata.get("user") or {}
-            if not _is_note(note) or not isinstance(user, dict):
+            if not is_note(note) or not isinstance(user, dict):
                 raise FormatError(f"{path} was not written by a CheckpointHistory: move it out of the folder.")
             entry = HistoryEntry(
                 path, note["step"], note["metric"], note["sequence"], note[WEIGHTS_ONLY], status.st_size,
@@ -259,7 +260,7 @@ class CheckpointHistory:
     def load_latest(
         self, device: torch.device | str = "cpu", keys: Sequence[str] | None = None, allow_weights_only: bool = False
     ) -> tuple[Any, HistoryEntry]:
-        """Return state and description of the newest checkpoint that verifies; its `skipped` lists unusable files.
+        """Load the newest checkpoint that verifies; return its state, and a description whose `skipped` lists unusable files.
 
         Args:
             device: Where tensors go.
@@ -267,12 +268,10 @@ class CheckpointHistory:
             allow_weights_only: Also accept checkpoints reduced to weights.
 
         Raises:
-            StorageError: There is no such checkpoint.
+            StorageError: No checkpoint can be loaded.
         """
-        readable = self.entries()
-        unreadable = sorted(set(self._files()) - {entry.path for entry in readable})
-        skipped = [(path.name, _reason(path)) for path in unreadable]
-        for entry in reversed([entry for entry in readable if allow_weights_only or not entry.weights_only]):
+        skipped = self.unreadable()
+        for entry in reversed([entry for entry in self.entries() if allow_weights_only or not entry.weights_only]):
             try:
                 state = self.load(entry, device, keys)
             except (FormatError, StorageError) as error:
@@ -281,13 +280,18 @@ class CheckpointHistory:
             for name, reason in skipped:
                 logger.warning("resume: %s cannot be used: %s", name, reason)
             return state, dataclasses.replace(entry, skipped=tuple(skipped))
-        reasons = " ".join(f"{name}: {reason}" for name, reason in skipped[:3])
-        raise StorageError(f"{self.folder} has no checkpoint to resume from: {reasons or 'check the name.'}")
+        reasons = _listed(skipped[:3]) or "check the name."
+        raise StorageError(f"{self.folder} has no checkpoint to resume from: {reasons}")
 
     def load(self, entry: HistoryEntry, device: torch.device | str = "cpu", keys: Sequence[str] | None = None) -> Any:
         """Load and verify one checkpoint of `entries()`."""
         with CheckpointFile(entry.path) as opened:
             return opened.state(device, keys)
+
+    def unreadable(self) -> list[tuple[str, str]]:
+        """Return the name of each file of this history that cannot be opened, and the reason."""
+        known = {entry.path for entry in self.entries()}
+        return [(path.name, _reason(path)) for path in self._files() if path not in known]
 
     @property
     def is_empty(self) -> bool:
@@ -301,10 +305,9 @@ class CheckpointHistory:
             StorageError: There are files, but none can be opened; starting again would overwrite them.
         """
         entries = self.entries()
-        if not entries and (paths := self._files()):
-            reasons = " ".join(f"{path.name}: {_reason(path)}" for path in paths[-3:])
-            where = f"None of the {len(paths)} checkpoints in {self.folder} can be read"
-            raise StorageError(f"{where}: {reasons} Move them away to start again.")
+        if not entries and (bad := self.unreadable()):
+            where = f"None of the {len(bad)} checkpoints in {self.folder} can be read"
+            raise StorageError(f"{where}: {_listed(bad[-3:])} Move them away to start again.")
         return next((entry for entry in reversed(entries) if not entry.weights_only), None)
 
     def best(self) -> HistoryEntry | None:
@@ -314,12 +317,8 @@ class CheckpointHistory:
         return next((entry for entry in entries if entry.path.name in names), None)
 
 
-def _is_note(note: Any) -> bool:
-    """Return True if a file's metadata has the fields that `save` writes."""
-    if not isinstance(note, dict):
-        return False
-    numbers = all(type(note.get(key)) is int for key in ("step", "sequence"))
-    return numbers and type(note.get(WEIGHTS_ONLY)) is bool and type(note.get("metric", "")) in (float, type(None))
+def _listed(files: Sequence[tuple[str, str]]) -> str:
+    return " ".join(f"{name}: {reason}" for name, reason in files)
 
 
 def _reason(path: Path) -> str:

@@ -80,3 +80,11 @@ def _renumber(node: Node, new: dict[int, int]) -> Any:
     if tag == "items":
         return {"items": [[key, _renumber(item, new)] for key, item in body]}
     return {tag: _renumber(body, new)}  # a node, or a list of nodes and plain values
+
+
+def is_note(note: Any) -> bool:
+    """Return True if `note` has the fields that `CheckpointHistory.save` writes into a file's metadata."""
+    if not isinstance(note, dict):
+        return False
+    numbers = all(type(note.get(key)) is int for key in ("step", "sequence"))
+    return numbers and type(note.get(WEIGHTS_ONLY)) is bool and type(note.get("metric", "")) in (float, type(None))

@@ -95,7 +95,8 @@ class Episode:
 
         Args:
             names: Fields to read; all by default.
-            start, stop: Range of frame numbers, without `stop`; by default all.
+            start: Number of the first frame to read.
+            stop: Number after the last frame to read; None reads to the end.
         """
         fields = self._recording._select(names)
         cuts = list(self._cut(start, stop))

@@ -78,7 +78,7 @@ def read_head(data: bytes) -> Head:
     """Parse the head of a record; raise FormatError unless it is valid."""
     sync, kind, episode, first, count, length, check, own = _HEAD.unpack(data)
     if sync != _SYNC or xxhash.xxh3_64_intdigest(data[:-4]) & 0xFFFFFFFF != own:
-        raise FormatError("no valid record begins where the last one ended")
+        raise FormatError("there is no valid record")
     if kind not in KINDS or length > LIMITS[kind] or first + count > MAX_FRAME:
         raise FormatError(f"a record has an invalid head: kind {kind}, {length} bytes, {count} frames")
     return Head(kind, episode, first, count, length, check)
@@ -122,8 +122,10 @@ def read_fields(entries: Any) -> list[Field]:
         if not named or not _FIELD_NAME.fullmatch(entry[0]):
             raise FormatError(f"{str(entry)[:60]} does not describe a field")
         fields.append(Field(entry[0], *read_description(*entry[1:])))
-    if len({field.name for field in fields}) < len(fields) or not sum(field.nbytes for field in fields):
-        raise FormatError("two of its fields have the same name, or all fields are empty")
+    if len({field.name for field in fields}) < len(fields):
+        raise FormatError("two of its fields have the same name")
+    if not sum(field.nbytes for field in fields):
+        raise FormatError("all of its fields are empty")
     return fields
 
 
@@ -150,7 +152,7 @@ def pack(array: np.ndarray) -> bytes:
 
 
 def unpack(member: memoryview, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
-    """Return the array that `pack` was given; `member` is exactly the bytes that `pack` returned."""
+    """Return the array that was given to `pack`; `member` holds exactly the bytes that `pack` returned."""
     codec, packed = member[0], member[_MEMBER.size :]
     nbytes = math.prod(shape) * dtype.itemsize
     if codec >= len(CODECS) or nbytes > min(MAX_BLOCK_BYTES, codecs.MAX_EXPANSION * len(packed)):

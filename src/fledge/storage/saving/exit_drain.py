@@ -3,6 +3,7 @@
 At exit (also of a multiprocessing child, which skips the interpreter's exit), and on either signal, all registered objects are
 drained and log their failures; then the previous handler, or the default action, gets the signal. A second signal skips a
 running drain. Signal handlers can only be set in the main thread; in others only the drain at exit is set up.
+Other exit handlers may run after the drain at exit. From then on `ending()` is True, and a save must wait until it is durable.
 """
 
 from __future__ import annotations
@@ -27,22 +28,23 @@ class Drainable(Protocol):
     def drain(self, timeout: float | None = None) -> bool: ...
 
     def report(self) -> object:
-        """Log errors that have not been reported."""
+        """Log the errors that have not been logged yet."""
 
 
 _alive: list[Drainable] = []
 _previous: dict[int, Any] = {}
 _owner = -1  # id of the process that registered the items
 _draining = False
+_ending = False
 EXIT_PRIORITY = 100  # early: saving may need what later finalizers destroy
 
 
 def register(item: Drainable, signals: bool = True) -> None:
     """Drain `item` when the process exits and, with `signals`, on SIGINT and SIGTERM."""
-    global _owner, _draining
+    global _owner, _draining, _ending
     if _owner != os.getpid():  # first call, or a forked child: the parent's items belong to the parent's threads
         _alive.clear()
-        _owner, _draining = os.getpid(), False
+        _owner, _draining, _ending = os.getpid(), False, False
         Finalize(None, _at_exit, exitpriority=EXIT_PRIORITY)
     _alive.append(item)
     if signals and threading.current_thread() is threading.main_thread():
@@ -87,7 +89,14 @@ def _drain_all(why: str) -> None:
             item.report()
 
 
+def ending() -> bool:
+    """Return True once this process has begun to drain at exit; a later save must be finished before its call returns."""
+    return _ending and os.getpid() == _owner
+
+
 @atexit.register
 def _at_exit() -> None:
+    global _ending
     if os.getpid() == _owner:
+        _ending = True  # before the drain: a save that is queued meanwhile waits for itself
         _drain_all("exit")

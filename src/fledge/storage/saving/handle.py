@@ -71,9 +71,9 @@ class CheckpointHandle:
         self._done.set()
 
     def leave_to(self, owner: str) -> None:
-        """Mark the save as failed in a forked child; it continues in the parent, which `owner` describes.
+        """Mark this handle as failed in a forked child; the parent process, described by `owner`, continues the save.
 
-        The child gets new events, because inherited locks may never be released.
+        The handle gets new events, because inherited locks may never be released.
         """
         self._staged, self._done = threading.Event(), threading.Event()
         self.finish("failed", StorageError(f"{self.path} is being saved by {owner}: wait for it there."))

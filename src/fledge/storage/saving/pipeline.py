@@ -1,9 +1,9 @@
 """The two background threads of a saver: one stages, one writes.
 
-Jobs are staged (their remaining leaves copied) and then written by their own `write` call, both in order of submission. A job
-that fails is counted; the others continue. If a thread itself ends by an error, its jobs and all later ones fail.
+A job is staged (its remaining leaves are copied) and then written by its `write` function. Jobs are processed in order of
+submission. A job that fails is counted, and the others continue. If an error ends a thread, all queued and later jobs fail.
 The condition's lock is re-entrant, because a signal handler may drain while the main thread holds it. A forked child has no
-threads: there a pipeline is empty, and its handles fail with a message that names the parent.
+threads: its pipeline is empty, and its handles fail with a message that names the parent process.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Pipeline:
                 self.changed.notify_all()
 
     def _make_ready(self) -> None:
-        """Prepare the memory that `prepare` asked for; if it asks for more later, continue where this call ended."""
+        """Prepare the buffer that `prepare` requested; a later request continues with the same buffer."""
         with self.changed:
             nbytes, self._to_prepare = self._to_prepare, 0
             if not nbytes or not self.before_first_save:
@@ -244,8 +244,8 @@ class Pipeline:
             self.stager.copy(job.later, job.buffer, job.events)
             if any(tensor._version != version for tensor, version in job.watched):
                 raise StorageError(
-                    f"{job.handle.path} was not saved: while a tensor of an optimiser was copied, other code than the "
-                    "optimiser's step changed it. Call fence() before such a change."
+                    f"{job.handle.path} was not saved: a tensor of an attached optimiser was changed while it was copied, "
+                    "which only the optimiser's step() may do. Call fence() before other changes."
                 )
         except BaseException as raised:
             error = raised
@@ -288,7 +288,7 @@ class Pipeline:
                 self._on_durable(job, written, time.perf_counter() - job.started)
 
     def _pace(self, job: Job, cpu_seconds: float) -> None:
-        """Choose faster codecs if saving takes a large share of the time, or codecs that compress better if a small share."""
+        """Change to faster codecs if saving takes much CPU time, or to codecs that compress better if it takes little."""
         if self._last_start is not None:
             share = cpu_seconds / max(job.started - self._last_start, 1e-6)
             self._idle_saves = self._idle_saves + 1 if share < IDLE_SHARE else 0

@@ -7,8 +7,8 @@ tells which of them are trained. Adam's moments are assumed, which are twice as 
 from __future__ import annotations
 
 import contextlib
+import threading
 import weakref
-from collections.abc import Iterable
 
 import torch
 from torch.nn.modules.module import register_module_parameter_registration_hook
@@ -20,25 +20,34 @@ from fledge.storage.saving.staging_buffer import padded
 
 
 class Preparation:
-    """Watches models and optimisers until the first save, and has the pipeline prepare memory.
+    """Estimates from models and optimisers how large the first checkpoint will be, and has the pipeline prepare memory.
 
     Args:
         pipeline: The pipeline of the saver.
-        watch: Count the parameters of models that are built from now on. This is not done if there is a GPU, because models
-            are built on the CPU and then moved to it.
+        watch: Count the parameters of models that are built from now on. No effect if there is a GPU, because models are
+            built on the CPU and then moved to the GPU.
     """
 
     def __init__(self, pipeline: Pipeline, watch: bool) -> None:
         self._pipeline = pipeline
         self._built: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()  # bytes by module
+        self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._lock = threading.Lock()
         self._counted = self._grown = 0  # bytes of parameters in `_built` at the last count, and since
         self._hook = None
         if watch and not torch.cuda.device_count():
             self._hook = register_module_parameter_registration_hook(self._on_parameter)
 
-    def expect(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
-        """Prepare memory for a checkpoint of these optimisers and their CPU parameters."""
-        parameters = (parameter for optimizer in optimizers for parameter in parameters_of(optimizer))
+    def expect(self, optimizer: torch.optim.Optimizer) -> None:
+        """Prepare memory for a first checkpoint of all optimisers given so far, with their parameters on the CPU.
+
+        Do nothing after the first save, or if the optimiser was given before.
+        """
+        if not self._pipeline.before_first_save or optimizer in self._optimizers:
+            return
+        with self._lock:  # several threads may train
+            self._optimizers.add(optimizer)
+            parameters = [parameter for known in self._optimizers for parameter in parameters_of(known)]
         cpu = (p for p in parameters if p.device.type == "cpu" and p.layout is torch.strided)
         self._pipeline.prepare(expected_bytes(sum(padded(p.nbytes) for p in cpu)))
 
@@ -65,5 +74,5 @@ class Preparation:
 
 
 def expected_bytes(parameters: int) -> int:
-    """Return the likely size of a checkpoint with this many bytes of parameters, with Adam's moments and a little more."""
+    """Return the likely size of a checkpoint in bytes: `parameters` bytes, Adam's moments, and a little more."""
     return 3 * parameters + parameters // 8 + 2**16 if parameters else 0

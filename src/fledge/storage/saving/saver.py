@@ -4,12 +4,11 @@
 *durable* (the file survives a power cut).
     - With an attached optimiser, its parameters and state are staged in the background, and its next `step()` waits for
       that. Everything else is copied before the call returns. Call `fence()` before changing parameters in another way.
-    - Without an attached optimiser, everything is staged before the call returns, except the CPU state (such as Adam's
-      moments) of optimisers whose `step()` was seen: it is staged in the background, and the next step waits for that. If
-      other code changes it meanwhile, the save fails.
+    - Without an attached optimiser, everything is staged before the call returns.
     - An error in the background is logged at the next call, counted, and raised by its handle; training continues, and
       older checkpoints are untouched.
-    - `shutdown`, interpreter exit, SIGINT and SIGTERM finish all queued saves.
+    - `shutdown`, interpreter exit, SIGINT and SIGTERM finish all queued saves. While the interpreter exits, `save_async`
+      returns when the file is durable.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-import weakref
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +25,7 @@ import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from fledge.core.errors import ConfigError, InputError, StorageError
+from fledge.core.errors import ConfigError, InputError, StorageError, harmless
 from fledge.storage.checkpoint import NATIVE, check_level, target_path, write_state
 from fledge.storage.disk.durable import remove_stale
 from fledge.storage.format.flattening import flatten
@@ -68,8 +66,8 @@ class AsyncCheckpointSaver:
         handle_signals: Finish queued saves on SIGINT and SIGTERM, before the previous handler runs.
         dtensor: How to save a sharded DTensor (FSDP2): "full" saves the whole tensor (every rank must save), "local"
             only this rank's part; None refuses it.
-        find_optimizers: Detect optimisers when they step, to copy their state in the background and to prepare memory for
-            the first save.
+        find_optimizers: Watch all models and optimisers of the process, to prepare memory before the first save, and to
+            make the steps of all optimisers wait for staging, not only the steps of attached ones.
     """
 
     def __init__(
@@ -95,7 +93,6 @@ class AsyncCheckpointSaver:
         self.max_queue_size, self.compression_level, self.verbose = max_queue_size, compression_level, verbose
         self.codec, self.full_queue, self.on_error, self.dtensor = codec, full_queue, on_error, dtensor
         self._optimizers: list[torch.optim.Optimizer] = []
-        self._seen: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._hooks: list[Any] = []
         self._stalls: deque[float] = deque(maxlen=4096)  # seconds, per save_async
         self._fences: deque[float] = deque(maxlen=4096)  # seconds, per step that waited
@@ -110,7 +107,10 @@ class AsyncCheckpointSaver:
         exit_drain.register(self, handle_signals)
 
     def attach(self, *optimizers: torch.optim.Optimizer) -> None:
-        """Stage parameters and state of these optimisers in the background; their next `step()` waits for that."""
+        """Stage parameters and state of these optimisers in the background; their next `step()` waits for that.
+
+        This is your promise that only `step()` changes them until a save is staged; call `fence()` before other changes.
+        """
         for optimizer in optimizers:
             if not isinstance(optimizer, torch.optim.Optimizer):
                 raise InputError(
@@ -119,13 +119,11 @@ class AsyncCheckpointSaver:
             if not any(known is optimizer for known in self._optimizers):
                 self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
                 self._optimizers.append(optimizer)
-        self._preparation.expect(self._optimizers)
+            self._preparation.expect(optimizer)
 
     def _on_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Remember an optimiser that steps, prepare memory for the first save, and wait until staging is done."""
-        if optimizer not in self._seen and not self._closed and os.getpid() == self._pid:
-            self._seen.add(optimizer)
-            self._preparation.expect(self._seen)
+        """Prepare memory for the first save when an optimiser first steps, and wait until staging is done."""
+        self._preparation.expect(optimizer)
         self._before_step()
 
     def _before_step(self, *_: Any) -> None:
@@ -200,7 +198,7 @@ class AsyncCheckpointSaver:
         if not self._make_room(handle):
             return handle
         pipeline = self._pipeline
-        now, later, watched = split(leaves, self._optimizers, self._seen)
+        now, later, watched = split(leaves, self._optimizers)
         events = pipeline.stager.prepare(leaves)
         buffer = pipeline.take_buffer()
         try:
@@ -213,6 +211,9 @@ class AsyncCheckpointSaver:
             raise
         self._preparation.stop()
         self._stalls.append(time.perf_counter() - start)
+        if exit_drain.ending():
+            self.drain()
+            self._report_errors()
         return handle
 
     def report(self) -> list[BaseException]:
@@ -220,7 +221,7 @@ class AsyncCheckpointSaver:
         with self._pipeline.changed:
             errors, self._pipeline.unreported = self._pipeline.unreported, []
         for error in errors:
-            logger.warning("an earlier checkpoint was not saved: %s", error)
+            logger.warning("an earlier checkpoint was not saved: %s", harmless(str(error)))
         return errors
 
     def _report_errors(self) -> None:
@@ -229,30 +230,26 @@ class AsyncCheckpointSaver:
             raise StorageError(f"an earlier checkpoint was not saved: {errors[0]}") from errors[0]
 
     def _make_room(self, handle: CheckpointHandle) -> bool:
-        """If the queue is full, do what `full_queue` says; return False if this save is skipped."""
+        """If the queue is full, apply the setting `full_queue`; return False if this save is skipped."""
         pipeline = self._pipeline
         with pipeline.changed:
-            if self._waiting() < self.max_queue_size:
+            if len(pipeline.jobs) < self.max_queue_size:
                 return True
             why = f"{self.max_queue_size} checkpoints wait to be written"
             advice = "save less often, compress less, or raise max_queue_size (async_checkpoint_queue_size)"
             if self.full_queue == "skip":
                 pipeline.counts["skipped"] += 1
                 handle.finish("skipped", StorageError(f"{handle.path} was skipped: {why}."))
-                logger.warning("%s: this one (%s) is skipped; %s", why, handle.path, advice)
+                logger.warning("%s: this one (%s) is skipped; %s", why, harmless(str(handle)), advice)
                 return False
             if self.full_queue == "drop_oldest":
                 dropped = pipeline.drop_oldest(why)
-                logger.warning("%s: the oldest (%s) is dropped; %s", why, dropped.handle.path, advice)
+                logger.warning("%s: the oldest (%s) is dropped; %s", why, harmless(str(dropped.handle)), advice)
                 return True
             pipeline.counts["waits"] += 1
         self._warn_full_queue(f"{why}: waiting for the disk; {advice}")
         with pipeline.changed:
-            return pipeline.changed.wait_for(lambda: self._waiting() < self.max_queue_size)
-
-    def _waiting(self) -> int:
-        """Return the number of checkpoints that count against `max_queue_size`."""
-        return len(self._pipeline.jobs)
+            return pipeline.changed.wait_for(lambda: len(pipeline.jobs) < self.max_queue_size)
 
     def _warn_full_queue(self, text: str) -> None:
         """Log that the caller has to wait, at most every `WARN_EVERY` seconds."""
@@ -262,13 +259,13 @@ class AsyncCheckpointSaver:
 
     def _on_durable(self, job: Job, written: Written, seconds: float) -> None:
         if self.verbose:
-            say(f"[Checkpoint] {job.handle.path}: {size_of(written)}, durable after {seconds:.2f} s")
+            say(f"[Checkpoint] {harmless(str(job.handle))}: {size_of(written)}, durable after {seconds:.2f} s")
 
     def get_stats(self) -> dict[str, Any]:
         """Return counts, bytes, ratios, queue size, waiting times (ms), and the age of the last durable file.
 
-        `stall_*` is the time `save_async` took, `fence_*` the time an optimiser's step then waited. `ratio` is bytes
-        written / bytes given, `compression_ratio` its inverse (such as 0.35 and 2.85). `background_cpu_s` is the CPU time of
+        `stall_*` is the time that `save_async` took; `fence_*` is the time that an optimiser's step waited. `ratio` is bytes
+        written / bytes given, such as 0.35; `compression_ratio` is its inverse. `background_cpu_s` is the CPU time of
         the saver's threads. Ratios, `age_s` and `last_error` are None if there is no value yet.
         """
         pipeline = self._pipeline
@@ -297,10 +294,10 @@ class AsyncCheckpointSaver:
     def shutdown(self, timeout: float | None = None) -> bool:
         """Finish all queued saves and stop; return False if that takes longer than `timeout` seconds.
 
-        Later calls of `save_async` raise StorageError. Errors are logged, or raised with on_error="raise".
+        Later calls of `save_async` raise StorageError. Errors are logged, or raised with on_error="raise". If saves
+        failed, a warning says how many.
         """
-        tell = self.verbose and not self._closed
-        self._closed = True
+        again, self._closed = self._closed, True
         finished = self.drain(timeout)
         if not finished:  # the hooks stay: steps must still wait for staging
             left = len(self._pipeline.jobs) + 1
@@ -313,8 +310,14 @@ class AsyncCheckpointSaver:
         exit_drain.unregister(self)
         if os.getpid() == self._pid:
             self._pipeline.close()
-        if tell and self._pipeline.counts["saves"]:
+        if self.verbose and not again and self._pipeline.counts["saves"]:
             say(self.get_summary())
+        failed = self._pipeline.counts["failures"]
+        if failed and not again:
+            total, last = failed + self._pipeline.counts["saves"], harmless(self._pipeline.last_error or "")
+            logger.warning(
+                "shutdown: %d of %d saves failed; see `error` of each handle. The last: %s", failed, total, last
+            )
         self._report_errors()
         return True
 

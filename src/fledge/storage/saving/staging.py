@@ -1,9 +1,10 @@
 """Staging: copy the state's bytes into a staging buffer, off the training thread where that is safe.
 
-`split` separates the leaves that only an optimiser's `step()` changes; these may be copied in the background, as long as the
-next step waits. torch counts in-place changes: a count that differs after the copy means that other code changed the tensor.
-`Stager.copy` copies CPU memory by memmove without the GIL on one thread; torch's own copy would start worker threads that
-compete with training. CUDA memory goes through pinned buffers on a separate stream.
+`split` separates the leaves that only the `step()` of an attached optimiser changes. These may be copied in the background, as
+long as the next step waits. torch counts in-place changes of a tensor: a count that differs after the copy means that other
+code changed the tensor.
+`Stager.copy` copies CPU memory by memmove on one thread, and large tensors without the GIL; torch's own copy would start
+worker threads that compete with training. CUDA memory goes through pinned buffers on a separate stream.
 """
 
 from __future__ import annotations
@@ -20,21 +21,20 @@ from fledge.core.errors import InputError
 from fledge.storage.format.leaves import PLAIN_TENSORS, TORCH_DTYPES, Leaf, entry_error, extent, is_dtensor
 from fledge.storage.saving.staging_buffer import StagingBuffer
 
+SMALL = 2**16  # bytes; a shorter copy keeps the GIL, because getting it back from a busy thread takes up to 5 ms
+_move_small = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)(
+    ctypes.cast(ctypes.memmove, ctypes.c_void_p).value or 0
+)
 Watched = list[tuple[torch.Tensor, int]]
 
 
-def split(
-    leaves: Sequence[Leaf], attached: Sequence[torch.optim.Optimizer], seen: Iterable[torch.optim.Optimizer] = ()
-) -> tuple[list[Leaf], list[Leaf], Watched]:
-    """Return the leaves to copy now, the leaves to copy in the background, and the tensors of the latter.
+def split(leaves: Sequence[Leaf], attached: Sequence[torch.optim.Optimizer]) -> tuple[list[Leaf], list[Leaf], Watched]:
+    """Return the leaves to copy now, the leaves to copy in the background, and the tensors of the background leaves.
 
-    An optimiser's next step waits for the leaves in the background. Their tensors come with torch's version counts.
+    The next step of an attached optimiser waits until the background leaves are copied. Each tensor comes with torch's
+    version count, which grows with every change in place.
     """
     places: dict[int, int] = {}  # size of memory that only a step changes, by its address
-    for optimizer in seen:
-        if not any(optimizer is other for other in attached):
-            tensors = _state_tensors(optimizer)
-            places |= _places(tensor for tensor in tensors if tensor.device.type == "cpu" and not tensor.is_inference())
     for optimizer in attached:
         places |= _places(parameters_of(optimizer)) | _places(_state_tensors(optimizer))
     now: list[Leaf] = []
@@ -58,7 +58,7 @@ def split(
 
 
 def _places(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
-    """Return the sizes of the tensors in bytes, by address of the first byte; tensors without memory are left out."""
+    """Return a dict from the address of each tensor's first byte to its size in bytes; leave out tensors without memory."""
     found = {}
     for tensor in tensors:
         try:
@@ -74,12 +74,13 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def _state_tensors(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    values = (value for state in optimizer.state.values() for value in state.values())
-    return _in_memory(value for value in values if isinstance(value, torch.Tensor))
+    """Yield the tensors of an optimiser's state that have ordinary memory; skip plain values, as custom optimisers have."""
+    states = (state for state in optimizer.state.values() if isinstance(state, dict))
+    return _in_memory(value for state in states for value in state.values() if isinstance(value, torch.Tensor))
 
 
 def _in_memory(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Yield the tensors that have ordinary memory; of a sharded tensor, yield this rank's part."""
+    """Yield the tensors that have ordinary memory; for a sharded tensor, yield this rank's part."""
     for tensor in tensors:
         if type(tensor) not in PLAIN_TENSORS:
             tensor = tensor._local_tensor if is_dtensor(tensor) else tensor  # type: ignore[attr-defined]
@@ -103,32 +104,30 @@ class Stager:
 
     def copy(self, leaves: Sequence[Leaf], buffer: StagingBuffer, events: dict[torch.device, torch.cuda.Event]) -> None:
         """Copy every leaf into the next free part of the buffer, and set its `data` to that part; return when done."""
-        for leaf in leaves:
-            leaf.data = buffer.take(leaf.nbytes)
         devices = {leaf.source.device for leaf in leaves if events and leaf.kind == "tensor" and leaf.source.is_cuda}
         for device in devices:  # only these: waiting for another GPU's work would stall the caller
             self._stream(device).wait_event(events[device])
         for leaf in leaves:
-            assert leaf.data is not None
+            leaf.data, address = buffer.take(leaf.nbytes)
             if leaf.nbytes:
-                self._copy_one(leaf, leaf.data)
+                self._copy_one(leaf, leaf.data, address)
         for device in devices:
             self._stream(device).synchronize()
         for leaf in leaves:
             leaf.source = leaf.storage = None
 
-    def _copy_one(self, leaf: Leaf, data: np.ndarray) -> None:
-        source = leaf.source
-        plain = leaf.kind == "tensor" and not (source.is_conj() or source.is_neg())
-        if leaf.kind == "bytes":
+    def _copy_one(self, leaf: Leaf, data: np.ndarray, address: int) -> None:
+        """Copy the bytes of a leaf to `data`, whose first byte is at `address`."""
+        source, storage = leaf.source, leaf.storage
+        if storage is not None and source.is_cpu and not (source.is_conj() or source.is_neg()):
+            start = storage.data_ptr()
+            if not start <= leaf.place <= start + storage.nbytes() - leaf.nbytes:
+                raise _freed(leaf)
+            (ctypes.memmove if leaf.nbytes > SMALL else _move_small)(address, leaf.place, leaf.nbytes)
+        elif leaf.kind == "bytes":
             data[:] = np.frombuffer(source, np.uint8)
         elif leaf.kind != "tensor":
             np.copyto(data.view(source.dtype).reshape(source.shape), source)
-        elif plain and leaf.storage is not None and leaf.storage.device.type == "cpu":
-            start = leaf.storage.data_ptr()
-            if not start <= leaf.place <= start + leaf.storage.nbytes() - leaf.nbytes:
-                raise _freed(leaf)
-            ctypes.memmove(data.ctypes.data, leaf.place, leaf.nbytes)
         elif source.data_ptr() != leaf.place or source.untyped_storage().nbytes() < extent(source):
             raise _freed(leaf)
         else:

@@ -24,18 +24,18 @@ MADV_POPULATE_WRITE = 23  # Linux 5.14
 
 
 def padded(nbytes: int) -> int:
-    """Return the bytes that a leaf of `nbytes` takes in a buffer, where leaves are aligned."""
+    """Return the number of bytes that a leaf of `nbytes` takes in a buffer: `nbytes` rounded up to a multiple of ALIGN."""
     return -(-nbytes // ALIGN) * ALIGN
 
 
 class StagingBuffer:
-    """A reused buffer; leaves get consecutive, aligned parts of it."""
+    """Memory for the staged leaves of one save at a time; each leaf gets the next aligned part."""
 
     def __init__(self) -> None:
         self._buffer = np.empty(0, np.uint8)
         self._map: mmap.mmap | None = None
         self._pinned: torch.Tensor | None = None
-        self._used = 0
+        self._used = self._address = 0
         self._prepared = 0  # bytes from the start that `prepare` has written to, until the first `reserve`
 
     @property
@@ -44,16 +44,17 @@ class StagingBuffer:
         return self._buffer.nbytes
 
     def reserve(self, nbytes: int, pinned: bool = False) -> None:
-        """Make room for `nbytes` and discard the content; keep a larger buffer, unless its size was only an estimate."""
+        """Discard the content and make room for `nbytes`; shrink only a buffer that `prepare` made too large."""
         estimated, self._prepared, self._used = bool(self._prepared), 0, 0
         if pinned and (self._pinned is None or self._pinned.nbytes < nbytes):
             self._map, self._pinned = None, torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
             self._buffer = self._pinned.numpy()
         elif nbytes > self.nbytes or estimated:
             self._resize(nbytes)
+        self._address = self._buffer.ctypes.data
 
     def prepare(self, nbytes: int, go_on: Callable[[], bool]) -> None:
-        """Grow to `nbytes` and have the system provide all pages, without holding the GIL; stop when `go_on()` is False."""
+        """Grow to `nbytes` and have the system provide all pages, without the GIL; stop early if `go_on()` is False."""
         if nbytes > self.nbytes:
             self._resize(nbytes)
         while self._prepared < self.nbytes and go_on():
@@ -78,11 +79,11 @@ class StagingBuffer:
                 self._map.madvise(mmap.MADV_HUGEPAGE)
         self._buffer = np.frombuffer(self._map, np.uint8)
 
-    def take(self, nbytes: int) -> np.ndarray:
-        """Return the next `nbytes` of the buffer that are not in use."""
+    def take(self, nbytes: int) -> tuple[np.ndarray, int]:
+        """Return the next `nbytes` of the buffer that are not in use, shape [nbytes] uint8, and their address."""
         start = self._used
         self._used += padded(nbytes)
-        return self._buffer[start : start + nbytes]
+        return self._buffer[start : start + nbytes], self._address + start
 
     def content(self, nbytes: int) -> np.ndarray:
         """Return the first `nbytes` of the buffer."""

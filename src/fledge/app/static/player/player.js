@@ -17,7 +17,7 @@ import { EmbeddedSource, ServerSource } from "./source.js";
 import { TaskGraph } from "./task_graph.js";
 import { Transport } from "./transport.js";
 
-const BEFORE_S = 3; // that the button "Before the end" goes back
+const BEFORE_S = 3; // the button "Before the end" jumps this far before the end
 const MAX_TOGETHER = 64; // episodes that are shown together
 
 export class FledgePlayer extends HTMLElement {
