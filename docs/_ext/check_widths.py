@@ -1,7 +1,7 @@
 """Check that no page of a built site is wider than the screen: `python docs/_ext/check_widths.py docs/_build/html`.
 
 Opens every page in headless chromium, 1280 and 390 pixels wide. At both widths a page must not scroll sideways, and a cell
-of a table with a sentence in it must be at least 88 pixels wide; at 1280 pixels no code block and no table may scroll
+of a table with a sentence in it must be at least 80 pixels wide; at 1280 pixels no code block and no table may scroll
 either. Needs selenium, chromium and chromedriver (`make browser`).
 """
 
@@ -23,7 +23,7 @@ for (const pre of document.querySelectorAll("article pre"))
 for (const table of document.querySelectorAll("article table.docutils")) {
   const hidden = table.clientWidth - table.parentElement.clientWidth;
   for (const cell of table.querySelectorAll("td"))
-    if (cell.innerText.length > 60 && cell.clientWidth < 88)
+    if (cell.innerText.length > 60 && cell.clientWidth < 80)
       found.push(`a cell of a table is only ${cell.clientWidth} pixels wide: ${cell.innerText.slice(0, 60)}`);
   if (root.clientWidth > 1000 && hidden > 1)
     found.push(`a table is ${hidden} pixels too wide: ${table.innerText.slice(0, 60)}`);
