@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup shell check docs browser test test-all bench demo format clean
+.PHONY: help setup shell check docs browser test test-all bench soak demo format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-10s %s\n' "$$name" "$$text"; done
@@ -36,9 +36,10 @@ check: setup  ## formatting, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-docs: setup  ## build the documentation, docs/_build/html/index.html; warnings and dead links are errors
+docs: setup  ## build the documentation, docs/_build/html/index.html; warnings, dead links and pages that are too wide are errors
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	$(BIN)/python docs/_ext/check_links.py docs/_build/html
+	$(BIN)/python docs/_ext/check_widths.py docs/_build/html
 
 browser:  ## Debian's chromium and its driver, for the tests of the browser app; without them these are skipped
 	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then \
@@ -59,6 +60,9 @@ test-all: setup  ## all tests that need no GPU
 bench: setup  ## simulation speed beside its baselines; more with `python -m benchmarks`
 	$(BIN)/python -m benchmarks sim
 
+soak: setup  ## run everything for MINUTES (30) and see that nothing grows: soak/soak.png
+	$(BIN)/python -m benchmarks soak --minutes $(or $(MINUTES),30)
+
 demo: setup  ## learn to fly from nothing and show it: demo/report.html
 	$(BIN)/python examples/demo.py
 
@@ -67,4 +71,4 @@ format: setup  ## format the code, and mend what lint can
 	$(BIN)/ruff check --fix .
 
 clean:  ## remove .venv, caches, builds and runs
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist docs/_build runs
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist docs/_build runs soak

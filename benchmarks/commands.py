@@ -26,18 +26,19 @@ def let_threads_spin() -> None:
         os.environ.pop("OMP_WAIT_POLICY", None)
 
 
-def measure(name: str, as_json: bool, **options: Any) -> None:
-    """Run a benchmark and print its figures."""
+def measure(name: str, as_json: bool, **options: Any) -> dict[str, Any]:
+    """Run a benchmark, print its figures and return them."""
     from fledge.core.terminal import doing, make_console
 
     let_threads_spin()
     module = importlib.import_module(f"benchmarks.{name}")
     with doing(make_console(stderr=True), f"benchmark {name}") as on_progress:
-        result = module.run(on_progress=on_progress, **options)
+        result: dict[str, Any] = module.run(on_progress=on_progress, **options)
     if as_json:
         click.echo(json.dumps(result))
     else:
         make_console().print(*module.render(result), sep="\n")
+    return result
 
 
 @main.command()
@@ -136,3 +137,19 @@ def page(seconds: float, minutes: float, every: float, as_json: bool) -> None:
 def collect(rounds: int, num_envs: int, as_json: bool) -> None:
     """PPO with the synchronous, pipelined, half-and-half and compressed collectors: speed of each."""
     measure("collect", as_json, rounds=rounds, num_envs=num_envs)
+
+
+@main.command()
+@click.option("--minutes", type=click.FloatRange(0.1), default=30.0, show_default=True, help="Length of the test.")
+@click.option("--folder", default="soak", show_default=True, help="Folder for soak.json, soak.png and logs.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the moments at which trainings are killed.")
+@as_json
+def soak(minutes: float, folder: str, seed: int, as_json: bool) -> None:
+    """Run everything at once for some minutes: does memory, the number of handles or threads, or disk use grow?
+
+    Trainings are watched in the browser, evaluated, saved about every second, killed and resumed, and starved of disk
+    space; episodes are streamed, matches are played, replay buffers are filled, saved and loaded. The exit code is 1 if a
+    figure grows or anything fails.
+    """
+    if not measure("soak", as_json, minutes=minutes, folder=folder, seed=seed)["passed"]:
+        raise SystemExit(1)

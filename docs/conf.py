@@ -11,7 +11,13 @@ project = "Fledge"
 author = "the Fledge authors"
 copyright = "the Fledge authors, MIT licence"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "generated_pages"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "generated_pages",
+]
 exclude_patterns = ["_build", "_ext"]
 
 # Markdown
@@ -37,4 +43,6 @@ html_css_files = ["fledge.css"]
 html_copy_source = False
 html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": True}
-copybutton_exclude = ".linenos, .gp, .c"  # copy commands without the comments behind them
+copybutton_exclude = (
+    ".linenos, .gp, .c"  # copy commands without the comments behind them
+)

@@ -87,6 +87,13 @@ def test_a_page_begins_with_its_title_and_what_it_is_for(page: Path) -> None:
     assert not text.endswith("\n\n")
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_the_lines_of_code_blocks_fit_a_page_of_1280_pixels(page: Path) -> None:
+    blocks = re.findall(r"^```\w*\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    wide = [line for block in blocks for line in block.splitlines() if len(line) > 88]
+    assert not wide, f"break these lines, at most 88 characters fit: {wide}"
+
+
 @pytest.mark.parametrize("page", [ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
 def test_links_of_included_files_lead_into_the_docs(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", prose(page)):
@@ -156,11 +163,12 @@ def test_the_link_check_finds_what_is_wrong(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
+def test_the_site_builds_without_warnings_dead_links_or_wide_pages(tmp_path: Path) -> None:
     pytest.importorskip("sphinx")
     build = [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html", "-d", str(tmp_path / "trees"), str(DOCS)]
     done = subprocess.run([*build, str(tmp_path / "html")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    check = [sys.executable, str(DOCS / "_ext" / "check_links.py"), str(tmp_path / "html")]
-    done = subprocess.run(check, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
+    for script in ("check_links.py", "check_widths.py"):  # widths only where chromium is installed
+        check = [sys.executable, str(DOCS / "_ext" / script), str(tmp_path / "html")]
+        done = subprocess.run(check, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout

@@ -114,9 +114,9 @@ def inline_of(page: Path) -> list[Block]:
 
 
 def lines_of(block: Block) -> list[Block]:
-    """Return the lines of a block; a line that ends in a backslash is joined with the next."""
+    """Return the lines of a block without comment lines; a line that ends in a backslash is joined with the next."""
     joined = block.text.replace("\\\n", " ")
-    return [block._replace(text=line) for line in joined.splitlines() if line.strip()]
+    return [block._replace(text=line) for line in joined.splitlines() if line.strip() and not line.startswith("#")]
 
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
@@ -172,6 +172,8 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pyte
 def run_page(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     """Run the Python blocks of a page as one module, whose line numbers are those of the page."""
     monkeypatch.setattr(sys, "argv", [str(page)])  # a snippet must not read the arguments of pytest
+    # several processes are in tests/test_api.py; starting them takes longer than these short trainings
+    monkeypatch.setattr("fledge.training.command.default_ranks", lambda *_: 1)
     monkeypatch.chdir(folder)
     lines: list[str] = []
     for block in blocks_of(page):
@@ -212,8 +214,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     os.chdir(folder)
     try:
         words = [*small, "env.num_maps=1", "policy.hidden=[16]"]
-        run_training(find_task("navigation"), None, words, Path("runs/mine"), None)
-        run_training(find_task("examples/hover.py"), None, small, Path("runs/hover"), None)
+        run_training(find_task("navigation"), None, words, Path("runs/mine"))
+        run_training(find_task("examples/hover.py"), None, small, Path("runs/hover"))
         write_navrl_checkpoint(Path("navrl_checkpoint.pt"))
         CliRunner().invoke(main, ["eval", "gap", "--episodes", "2", "--record", "flights.frec", "env.num_envs=2"])
         names = {word.partition("=")[2] or word for line in (*COMMANDS, *INLINE) for word in words_of(line)}

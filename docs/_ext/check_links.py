@@ -29,7 +29,13 @@ class Page(HTMLParser):
         self.anchors |= {given[name] for name in ("id", "name") if name in given}
         if tag == "a" and "href" in given:
             self.links.append(given["href"])
-        elif tag == "link" and given.get("rel") not in ("canonical", "index", "search", "next", "prev"):
+        elif tag == "link" and given.get("rel") not in (
+            "canonical",
+            "index",
+            "search",
+            "next",
+            "prev",
+        ):
             self.loads.append(given.get("href", ""))
         elif tag in ("script", "img", "source", "video", "iframe") and "src" in given:
             self.loads.append(given["src"])
@@ -44,23 +50,44 @@ def problems(page: Page, pages: dict[Path, Page]) -> Iterator[str]:
         if parts.scheme or parts.netloc:
             if address in page.loads:
                 yield f"loads {address} from the network"
-            elif parts.scheme not in ("http", "https") or "." not in parts.netloc or " " in address:
+            elif (
+                parts.scheme not in ("http", "https")
+                or "." not in parts.netloc
+                or " " in address
+            ):
                 yield f"links to {address}, which is not a valid address"
             continue
-        target = (page.path.parent / unquote(parts.path)).resolve() if parts.path else page.path
+        target = (
+            (page.path.parent / unquote(parts.path)).resolve()
+            if parts.path
+            else page.path
+        )
         if not target.is_file():
             yield f"links to {address}, which does not exist"
-        elif parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].anchors:
+        elif (
+            parts.fragment
+            and target in pages
+            and unquote(parts.fragment) not in pages[target].anchors
+        ):
             yield f"links to {address}, but {target.name} has no such anchor"
 
 
 def main(folder: Path) -> int:
     pages = {path.resolve(): Page(path.resolve()) for path in folder.rglob("*.html")}
     found = [
-        f"{path.relative_to(folder.resolve())} {text}" for path, page in pages.items() for text in problems(page, pages)
+        f"{path.relative_to(folder.resolve())} {text}"
+        for path, page in pages.items()
+        for text in problems(page, pages)
     ]
     links = sum(len(page.links) for page in pages.values())
-    print("\n".join([*sorted(set(found)), f"{len(pages)} pages, {links} links, {len(set(found))} problems"]))
+    print(
+        "\n".join(
+            [
+                *sorted(set(found)),
+                f"{len(pages)} pages, {links} links, {len(set(found))} problems",
+            ]
+        )
+    )
     return 1 if found or not pages else 0
 
 

@@ -52,7 +52,11 @@ def commands(argument: str) -> str:
     """Return a section for every command."""
     from fledge.cli import main
 
-    return "\n".join(line for name in sorted(main.commands) for line in command_section(name, main.commands[name]))
+    return "\n".join(
+        line
+        for name in sorted(main.commands)
+        for line in command_section(name, main.commands[name])
+    )
 
 
 def command_section(name: str, command: click.Command) -> Iterator[str]:
@@ -92,8 +96,14 @@ def settings(argument: str) -> str:
     rows = ["| setting | default | meaning |", "|---|---|---|"]
     for key, field in field_help(kind).items():
         if (key.partition(".")[0] if "." in key else "run") in groups:
-            limits = f"{field.type_name}, {field.limits}" if field.limits else field.type_name
-            rows.append(f"| {code(key)} | {code(field.default)} | {cell(field.help)} *({cell(limits)})* |")
+            limits = (
+                f"{field.type_name}, {field.limits}"
+                if field.limits
+                else field.type_name
+            )
+            rows.append(
+                f"| {code(key)} | {code(field.default)} | {cell(field.help)} *({cell(limits)})* |"
+            )
     if len(rows) == 2:
         raise ValueError(f"{task} has no settings in {groups}")
     return "\n".join(rows)
@@ -116,27 +126,44 @@ def api(argument: str) -> str:
 
 
 COLON = "\ue000"  # stands for a colon while napoleon reads a docstring
-SECTION = re.compile(r"\s*(Args|Returns|Raises|Yields|Example|Examples|Note|Attributes):\s*$")
+SECTION = re.compile(
+    r"\s*(Args|Returns|Raises|Yields|Example|Examples|Note|Attributes):\s*$"
+)
 
 
-def plain_to_rst(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+def plain_to_rst(
+    app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
     """Turn our docstrings, which are plain text with `code`, into reStructuredText: code as code, other marks escaped."""
     if what in ("attribute", "property", "data") and lines:
-        lines[0] = lines[0].replace(":", COLON)  # napoleon would read "text: more" there as "type: description"
+        lines[0] = lines[0].replace(
+            ":", COLON
+        )  # napoleon would read "text: more" there as "type: description"
     result: list[str] = []
-    previous, block = "", -1  # the last line that is not empty; indentation of the lines around an indented block
+    previous, block = (
+        "",
+        -1,
+    )  # the last line that is not empty; indentation of the lines around an indented block
     for line in lines:
         indent = len(line) - len(line.lstrip())
         if line.strip() and indent <= block:
             block = -1
         before = len(previous) - len(previous.lstrip())
         after_gap = bool(result) and not result[-1].strip()
-        if block < 0 and after_gap and previous and indent >= before + 4 and not SECTION.match(previous):
+        if (
+            block < 0
+            and after_gap
+            and previous
+            and indent >= before + 4
+            and not SECTION.match(previous)
+        ):
             result += [" " * before + "::", ""]
             block = before
         if block < 0:
             parts = re.split(r"(`+[^`]+`+)", line)
-            parts[::2] = [re.sub(r"([*|]|(?<=\w)_(?!\w))", r"\\\1", part) for part in parts[::2]]
+            parts[::2] = [
+                re.sub(r"([*|]|(?<=\w)_(?!\w))", r"\\\1", part) for part in parts[::2]
+            ]
             parts[1::2] = [f"``{part.strip('`')}``\\ " for part in parts[1::2]]
             line = "".join(parts)
         result.append(line)
@@ -144,7 +171,9 @@ def plain_to_rst(app: Any, what: str, name: str, obj: Any, options: Any, lines: 
     lines[:] = returns_as_field(result)
 
 
-def restore_colons(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+def restore_colons(
+    app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
     lines[:] = [line.replace(COLON, ":") for line in lines]
 
 
@@ -154,10 +183,18 @@ def returns_as_field(lines: list[str]) -> list[str]:
         if line.strip() == "Returns:":
             indent = len(line) - len(line.lstrip())
             end = start + 1
-            while end < len(lines) and (not lines[end].strip() or len(lines[end]) - len(lines[end].lstrip()) > indent):
+            while end < len(lines) and (
+                not lines[end].strip()
+                or len(lines[end]) - len(lines[end].lstrip()) > indent
+            ):
                 end += 1
             text = " ".join(part.strip() for part in lines[start + 1 : end])
-            return [*lines[:start], f"{' ' * indent}:returns: {text.strip()}", "", *lines[end:]]
+            return [
+                *lines[:start],
+                f"{' ' * indent}:returns: {text.strip()}",
+                "",
+                *lines[end:],
+            ]
     return lines
 
 
@@ -168,7 +205,11 @@ def dashes(app: Any, doctree: Any, docname: str) -> None:
             text.parent.replace(text, nodes.Text(" \N{EN DASH} "))
 
 
-MAKERS: dict[str, Callable[[str], str]] = {"commands": commands, "settings": settings, "api": api}
+MAKERS: dict[str, Callable[[str], str]] = {
+    "commands": commands,
+    "settings": settings,
+    "api": api,
+}
 
 
 def fill(app: Any, docname: str, source: list[str]) -> None:
@@ -180,6 +221,8 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_lexer("commands", CommandLexer)
     app.connect("source-read", fill)
     app.connect("doctree-resolved", dashes)
-    app.connect("autodoc-process-docstring", plain_to_rst, priority=400)  # before napoleon
+    app.connect(
+        "autodoc-process-docstring", plain_to_rst, priority=400
+    )  # before napoleon
     app.connect("autodoc-process-docstring", restore_colons, priority=600)
     return {"parallel_read_safe": True}

@@ -60,7 +60,7 @@ def make_single(task: str, **settings: Any) -> GymnasiumEnv:
 
 @dataclass(frozen=True)
 class EnvMaker:
-    """Makes the env of a task when called with a seed; without a seed, with its own `seed`."""
+    """A callable that makes the env of a task, with the seed that it is called with, or else with its own `seed`."""
 
     task: Task
     cfg: Any
@@ -87,7 +87,7 @@ def env_maker(task: Task, given: Mapping[str, Any]) -> EnvMaker:
     known = list(field_help(task.config))
     for key in settings:
         if key not in known and not any(name.startswith(f"{key}.") for name in known):
-            raise ConfigError(unknown_key(key, known).replace("`--help-config`", "`fledge train --help-config`"))
+            raise ConfigError(unknown_key(key, known))
     layers = [(f"training of task {task.name}", task.presets.defaults.get("env", {}))]
     if given.get("preset"):
         layers.append((f"preset {given['preset']}", task.presets.load("env", given["preset"])))

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from fledge.agents.policy_file import is_past_self, load_weights, past_self_file, read_policy, write_policy
+from fledge.agents import build
+from fledge.agents.policy_file import (
+    build_policy,
+    is_past_self,
+    load_weights,
+    past_self_file,
+    read_policy,
+    write_policy,
+)
 from fledge.core.errors import ConfigError, FormatError
+from fledge.core.specs import TensorSpec
 from fledge.storage import CheckpointHistory, save_checkpoint
 from fledge.tasks.policy_loader import load_policy
 from fledge.tasks.registry import find_task
@@ -119,3 +129,31 @@ def test_weights_that_are_no_numbers_are_refused() -> None:
     spoiled = {name: value * float("nan") for name, value in layer.state_dict().items()}
     with pytest.raises(FormatError, match=r"weights in p\.fledge contain NaN \(in weight\)"):
         load_weights(layer, spoiled, "p.fledge")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("hidden", "sentence"),
+    [
+        ([10**7, 10**7], r"is \(8, 3\) in the file, but \(10000000, 3\) in the network"),
+        ([10**400], "cannot be built"),
+        ([-3], "cannot be built"),
+        ([8] * 2000, "hidden has more than 1000 items"),
+        ([], "cannot be built"),
+    ],
+)
+def test_a_file_cannot_ask_for_a_network_larger_than_its_weights(hidden: list[int], sentence: str) -> None:
+    observation, action = {"x": TensorSpec((3,), torch.float32)}, TensorSpec((2,), torch.float32, -1.0, 1.0)
+    description = build.describe("ppo", observation, action, [8, 8])
+    built: list[torch.device] = []
+
+    def make(described: Mapping[str, Any]) -> Any:
+        policy = build.build_from_description(described)
+        built.append(next(policy.parameters()).device)
+        return policy
+
+    good = {"policy": description, "model": build.build_from_description(description).state_dict()}
+    build_policy(make, good, "a file")
+    assert [device.type for device in built] == ["meta", "cpu"]
+    with pytest.raises(FormatError, match=sentence):
+        build_policy(make, {**good, "policy": {**description, "hidden": hidden}}, "a file")
+    assert {device.type for device in built[2:]} <= {"meta"}

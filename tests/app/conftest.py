@@ -31,6 +31,7 @@ class App:
 
     url: str
     process: subprocess.Popen[str]
+    log: list[str]  # lines that it has printed
 
     @property
     def base(self) -> str:
@@ -48,8 +49,8 @@ def start_app(*words: str, **options: Any) -> App:
     for line in process.stderr:
         told.append(line)
         if found := re.search(r"open (http\S+)", line):
-            threading.Thread(target=process.stderr.read, daemon=True).start()  # or the pipe would fill
-            return App(found[1], process)
+            threading.Thread(target=told.extend, args=(process.stderr,), daemon=True).start()  # or the pipe would fill
+            return App(found[1], process, told)
     raise AssertionError(f"it did not start: {''.join(told)}")
 
 

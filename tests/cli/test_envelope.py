@@ -79,7 +79,7 @@ def test_the_check_prints_figures() -> None:
         ("range_m=-1", "range_m is -1.0, but must be at most 1000000 and greater than 0."),
         ("aspect_deg=nan", "aspect_deg is nan, but must be finite and -360 to 360."),
         ("300", "'300' is not understood: write key=value, for example own_speed=300."),
-        ("env.missile.burn_s=-1", "env.missile.burn_s is -1.0, but must be at least 0."),
+        ("env.missile.burn_s=-1", "env.missile.burn_s is -1.0, but must be 0 to 1000."),
     ],
 )
 def test_wrong_input_is_told_in_one_sentence(word: str, sentence: str) -> None:

@@ -27,7 +27,7 @@ def test_eval_compares_policies_on_the_same_episodes_and_draws_them(policy_file:
     assert done.exit_code == 0, done.output
     assert "straight" in done.stdout
     assert "small.fledge" in done.stdout
-    assert (tmp_path / "flights_1.png").read_bytes()[:4] == b"\x89PNG"
+    assert (tmp_path / "flights_straight.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_eval_is_reproducible_for_any_number_of_threads() -> None:

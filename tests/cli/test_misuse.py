@@ -1,6 +1,9 @@
 """Misuse of any command gets one sentence, and no traceback."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,6 +45,49 @@ def test_misuse_gets_one_sentence(words: list[str], sentence: str) -> None:
     assert done.exit_code in (1, 2), done.output
     assert sentence in done.output
     assert "Traceback" not in done.output
+
+
+def test_a_pipe_for_a_file_gets_one_sentence_and_never_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe.fledge")
+    for words in (["eval"], ["inspect"], ["convert", "o.pt"], ["watch"], ["report"], ["replay"], ["doctor"]):
+        done = call(words[0], "pipe.fledge", *words[1:])
+        assert done.exit_code in (1, 2), words
+        assert "It is a named pipe" in done.output, words
+
+
+def test_control_characters_in_a_name_are_shown_escaped(tmp_path: Path) -> None:
+    path = tmp_path / "evil\x1b[31m\nname.fledge"
+    path.write_bytes(b"x")
+    for command in ("eval", "inspect", "report"):
+        done = call(command, str(path))
+        assert "evil\\x1b[31m\\nname.fledge does not begin like a checkpoint" in done.output
+        assert done.output.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["eval", "--nope"], "fledge: No such option '--nope'. See `fledge eval --help`.\n"),
+        (["export"], "fledge: Missing argument 'POLICY'. See `fledge export --help`.\n"),
+        (["evaal"], "fledge: No such command 'evaal'. Did you mean"),
+    ],
+)
+def test_a_wrong_option_is_told_as_every_error_is(words: list[str], sentence: str) -> None:
+    done = CliRunner().invoke(main, words, prog_name="fledge")
+    assert done.exit_code == 2
+    assert done.stderr.startswith(sentence)
+    assert done.stderr.count("\n") == 1
+
+
+def test_output_to_a_full_disk_gets_one_sentence() -> None:
+    with open("/dev/full", "w") as full:
+        words = [sys.executable, "-m", "fledge", "envelope", "--help"]
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert (
+        done.stderr == "fledge: The output cannot be used: the disk is full. Free some space, or choose another path.\n"
+    )
 
 
 BROKEN = {

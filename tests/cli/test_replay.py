@@ -52,7 +52,7 @@ def test_what_cannot_be_shown_is_one_sentence(flown: Path, tmp_path: Path) -> No
     newer = tmp_path / "newer.frec"
     newer.write_bytes(flown.read_bytes().replace(b"fledge-recording 1\n", b"fledge-recording 7\n", 1))
     for words, sentence in (
-        (["replay", str(tmp_path / "none.frec")], "does not exist"),
+        (["replay", str(tmp_path / "none.frec")], "There is no "),
         (["replay", str(other)], "not a Fledge recording"),
         (["replay", str(newer)], "version 7"),
         (["replay", str(flown), "--episode", "1"], "requires --json"),

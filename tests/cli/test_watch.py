@@ -44,14 +44,14 @@ def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
     taken = socket.create_server(("127.0.0.1", 0))
     port = str(taken.getsockname()[1])
     cases = [
-        (["watch", str(tmp_path / "nowhere")], "does not exist. Pass a run's folder"),
+        (["watch", str(tmp_path / "nowhere")], " has empty, notes.txt."),
         (["watch", str(tmp_path / "notes.txt")], "is not a recording"),
         (["watch", str(tmp_path / "empty"), "--json"], "no run found"),
         (["watch", str(tmp_path), "--save", str(tmp_path / "page.txt")], "must end in .html"),
         (["watch", str(tmp_path), "--port", port], f"Port {port} on 127.0.0.1 cannot be used (Address already in use)"),
         (["watch", str(tmp_path), "--port", "0", "--host", "203.0.113.9"], "cannot be used"),
         (["watch", str(tmp_path), "--host", "0.0.0.0", "--token", "1234"], "at least 16"),
-        (["replay", str(tmp_path / "no.frec")], "does not exist. Pass a recording"),
+        (["replay", str(tmp_path / "no.frec")], "There is no "),
     ]
     for words, sentence in cases:
         done = fledge(*words)

@@ -143,7 +143,7 @@ def test_misuse_is_refused_with_a_sentence() -> None:
         HalvesDataCollector(a, FeaturePolicy(), 60)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="3 envs"):
         HalvesDataCollector([a, b, a], FeaturePolicy(), 60)
-    with pytest.raises(ConfigError, match="different objects"):
+    with pytest.raises(ConfigError, match="two envs that are one object"):
         HalvesDataCollector([a, a], FeaturePolicy(), 60)
     with pytest.raises(ConfigError, match="multiple of num_envs"):
         HalvesDataCollector([a, b], FeaturePolicy(), 61)

@@ -150,3 +150,12 @@ def test_a_flight_tells_names_with_brackets_and_prints_no_empty_line(
 )
 def test_durations_are_rounded_before_they_are_split(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_off_a_terminal_progress_is_a_line_every_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fledge.core.terminal.EVERY_S", 0.0)
+    for quiet in (False, True):
+        file = io.StringIO()
+        with counting(make_console(file=file), "gap", 1024, quiet) as on_progress:
+            on_progress(512)
+        assert file.getvalue() == ("" if quiet else "gap: 512 of 1,024\n")

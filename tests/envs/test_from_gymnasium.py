@@ -303,7 +303,7 @@ def test_misuse_gets_a_sentence() -> None:
     with pytest.raises(InputError, match="first reset must begin an episode in every env"):
         env.reset(torch.tensor([True, False]))
     env.reset()
-    with pytest.raises(InputError, match=r"outside of the allowed 0 to 1"):
+    with pytest.raises(InputError, match="action of env 1 is 2, but must be 0 to 1"):
         env.step(torch.tensor([0, 2]))
     with pytest.raises(InputError, match=r"out must have obs.obs"):
         env.step(torch.zeros(2, dtype=torch.int64), out=toy().make_buffers())

@@ -202,7 +202,7 @@ def test_states_of_other_envs_are_refused() -> None:
         make(seed=1).load_state_dict(state)
     with pytest.raises(InputError, match="env_offset=0, but this env has env_offset=8"):
         make(env_offset=8).load_state_dict(state)
-    with pytest.raises(InputError, match="is of 8 envs, but this env has 2"):
+    with pytest.raises(InputError, match="holds 8 envs, but this env has 2"):
         make(num_envs=2).load_state_dict(state)
     with pytest.raises(InputError, match="not a state of a Drift: it has no state, counters"):
         env.load_state_dict({"seed": 0, "env_offset": 0, "begun": True})
@@ -215,7 +215,7 @@ def test_misuse_gets_a_sentence() -> None:
     with pytest.raises(InputError, match="first reset must begin an episode in every env"):
         env.reset(torch.arange(8) < 3)
     env.reset()
-    with pytest.raises(InputError, match=r"dt is 0\.5 s, but a decision of this env always lasts 1\.0 s"):
+    with pytest.raises(InputError, match=r"dt is 0\.5, but a decision of this env always lasts 1\.0 s"):
         env.step(actions(0), dt=0.5)
     with pytest.raises(InputError, match=r"has shape \(7, 1\), but must have \(8, 1\)"):
         env.step(actions(0)[:7])

@@ -76,7 +76,7 @@ def test_an_agent_that_does_not_fit_the_env_config_is_named_before_the_first_fig
     few = dataclasses.replace(QUICK, missile=MissileConfig(carried=3))
     described = TASK.policy.describe(TASK, "ppo", few, AircombatPolicyConfig(hidden=[8], tokens=4))
     agents = [("straight", PlaceholderPilot()), ("runs/three", TASK.policy.build(described))]
-    with pytest.raises(ConfigError, match=r"runs/three does not fit this env: .*missiles of shape \(6, 10\)"):
+    with pytest.raises(ConfigError, match=r"runs/three does not fit this env: .*missiles as shape \[6, 10\]"):
         cross_table(agents, TASK, QUICK, 2)
 
 

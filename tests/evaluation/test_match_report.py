@@ -121,8 +121,9 @@ def test_a_run_of_fights_gets_a_page_that_stands_alone(tmp_path: Path, monkeypat
 
 def test_curves_of_a_killed_run_end_before_its_torn_line(tmp_path: Path) -> None:
     assert read_curves(tmp_path) == []
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"ste')
-    assert read_curves(tmp_path) == [{"step": 1}, {"step": 2}]
+    rows = [{"step": step, "frames": 8 * step, "seconds": 0.5 * step} for step in (1, 2)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join([*map(json.dumps, rows), '{"step": 3}', '{"ste']))
+    assert read_curves(tmp_path) == rows
 
 
 def test_the_tree_bears_a_name_that_looks_like_a_formula() -> None:

@@ -51,13 +51,16 @@ def test_what_the_weights_depend_on_cannot_be_changed(far_sighted: str) -> None:
     assert eval_env(policy, None, ["env.grid_map=true"]).cfg.grid_map
 
 
-def test_a_preset_changes_what_it_names_and_leaves_the_rest_to_the_policy(far_sighted: str) -> None:
+def test_a_preset_changes_what_it_names_but_not_the_sensors_and_the_decision_rate_of_a_policy(far_sighted: str) -> None:
     policy = load_policy(far_sighted)
     cfg = eval_env(policy, "crossing").cfg
     assert (cfg.starts.name, cfg.walls, cfg.static_obstacles, cfg.moving_obstacles) == ("crossing", True, 350, 80)
     assert (cfg.lidar_range_m, cfg.decimation) == (6.0, 4)  # its sensors and its decision rate
     assert eval_env(policy, "crossing", ["env.moving_obstacles=0"]).cfg.moving_obstacles == 0
-    assert eval_env(policy, "default").cfg.decimation == 3  # which that preset names
+    for preset in ("default", "navrl"):  # which name another decision rate
+        assert eval_env(policy, preset).cfg.decimation == 4
+    assert eval_env(policy, "navrl", ["env.decimation=1"]).cfg.decimation == 1
+    assert eval_env(load_policy("straight"), "navrl").cfg.decimation == 1  # it has no rate of its own
 
 
 def test_what_was_overridden_is_said(far_sighted: str) -> None:

@@ -18,7 +18,7 @@ from fledge.evaluation import recorder
 from fledge.evaluation.episodes import PolicyResult
 from fledge.evaluation.episodes import evaluate as evaluate_in
 from fledge.evaluation.recorder import Highlights
-from fledge.evaluation.recordings import describe_recording, render_recording, save_recording
+from fledge.evaluation.recordings import describe_recording, labelled_paths, render_recording, save_recording
 from fledge.storage import Recording, RecordingWriter
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.pilots import GapPilot
@@ -167,8 +167,11 @@ def test_convert_writes_acmi_and_pictures(flown: tuple[Path, dict[str, Any]], tm
 def test_several_policies_leave_several_recordings(tmp_path: Path) -> None:
     words = ["--episodes", 4, "--record", tmp_path / "a.frec", "env.num_envs=4", "env.num_maps=1"]
     assert fledge("eval", "gap", "straight", *words).exit_code == 0
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a_1.frec", "a_2.frec"]
-    assert [Recording(tmp_path / f"a_{k}.frec").facts["policy"] for k in (1, 2)] == ["gap", "straight"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a_gap.frec", "a_straight.frec"]
+    assert [Recording(tmp_path / f"a_{name}.frec").facts["policy"] for name in ("gap", "straight")] == [
+        "gap",
+        "straight",
+    ]
 
 
 def test_misuse_of_the_command_line_gets_a_sentence(flown: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
@@ -262,3 +265,9 @@ def test_a_strangers_words_neither_steer_the_terminal_nor_break_json_or_acmi(tmp
     assert found["list"][0]["return"] is None
     parse(acmi.read_bytes())
     assert "\x1b" not in acmi.read_text(encoding="utf-8")
+
+
+def test_files_of_several_policies_have_their_names() -> None:
+    names = [path.name for path in labelled_paths(Path("a/f.png"), ["gap", "nav.fledge", "gap", "x/y(z=1)"])]
+    assert names == ["f_gap.png", "f_nav.png", "f_gap_2.png", "f_x-y-z=1-.png"]
+    assert labelled_paths(Path("a/f.png"), ["gap"]) == [Path("a/f.png")]

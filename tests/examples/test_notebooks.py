@@ -14,11 +14,14 @@ pytest.importorskip("ipykernel")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SIZES = {
-    "drone": "TOTAL_FRAMES, NUM_ENVS, EPISODES = 2048, 32, 4",
+    "drone": "TOTAL_FRAMES, NUM_ENVS, EPISODES = 1024, 16, 2",
     "duel": "FIGHTS = 2",
 }
 SETTINGS = {  # smaller worlds than a reader would take
-    "drone": ('env={"num_envs": NUM_ENVS}', 'env={"num_envs": NUM_ENVS, "num_maps": 2}, ppo={"rollout_steps": 32}'),
+    "drone": (
+        'env={"num_envs": NUM_ENVS}',
+        'env={"num_envs": NUM_ENVS, "num_maps": 2}, ppo={"rollout_steps": 32}, ranks=1',
+    ),
 }
 
 

@@ -250,10 +250,12 @@ def test_off_a_terminal_a_line_comes_every_ten_seconds_and_at_the_end(
     assert said[-1].endswith("0:00 left")
 
 
-def test_metrics_that_a_task_does_not_have_are_left_out(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_metric_without_a_value_is_a_dash_and_others_are_left_out(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
     logger = ConsoleLogger(1)
     logger.log(1, {"return": 2.0, "loss": 1.0})
-    assert capsys.readouterr().err == "iteration 1/1  return +2.0  0:00 left\n"
+    assert capsys.readouterr().err == "iteration 1/1  success \N{EN DASH}  return +2.0  0:00 left\n"
 
 
 def test_the_primary_metric_is_the_tasks_own(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""The programs in docs/storage/checkpoints.md run as they are."""
+"""The programs about checkpoints in docs/storage run as they are."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "storage" / "checkpoints.md"
+PAGES = sorted((Path(__file__).parents[2] / "docs" / "storage").glob("checkpoint*.md"))
 
 
 def snippet(words: str) -> str:
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
+    blocks = re.findall(r"```python\n(.*?)```", "".join(page.read_text() for page in PAGES), re.S)
     return next(block for block in blocks if words in block)
 
 

@@ -84,7 +84,7 @@ def weaver(folder: Path) -> str:
 def run(folder: Path, weaver: str) -> Path:
     """A run against an own pilot, by way of a ladder that names it too."""
     words = [*SMALL, f"env.opponent={weaver}(gain=1)", f"league.ladder=[{weaver},placeholder]"]
-    run_training(find_task("aircombat"), None, words, folder / "run", None)
+    run_training(find_task("aircombat"), None, words, folder / "run")
     return folder / "run"
 
 
@@ -127,9 +127,9 @@ def test_a_run_against_an_own_pilot_resumes_only_when_it_is_named(run: Path, wea
         with pytest.raises(
             ConfigError, match=r"is code and is not run unless you name it: add (env.opp|league.ladder)"
         ):
-            run_training(None, None, [*words, "total_frames=16"], None, run)
+            run_training(None, None, [*words, "total_frames=16"], run, True)
     words = [f"env.opponent={weaver}(gain=1)", f"league.ladder=[{weaver},placeholder]", "total_frames=16"]
-    done = run_training(None, None, words, None, run)
+    done = run_training(None, None, words, run, True)
     assert done.metrics["frames"] == 16
 
 

@@ -1,12 +1,16 @@
 """Tasks by name, by file, by module; and code that only runs when someone names it."""
 
+import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
 from fledge.core.errors import ConfigError
+from fledge.tasks import registry
 from fledge.tasks.base import Task
 from fledge.tasks.policy_factory import env_specs
+from fledge.tasks.policy_loader import load_policy
 from fledge.tasks.registry import find_named_task, find_task, is_code, task_names
 
 TOY = str(Path(__file__).parents[1] / "reference" / "toy_worlds.py")
@@ -70,3 +74,29 @@ def test_a_file_alone_never_runs_code(tmp_path: Path) -> None:
 def test_a_config_without_num_envs_is_refused() -> None:
     with pytest.raises(ConfigError, match="must be a dataclass with a field num_envs"):
         Task("nothing", dict)
+
+
+@pytest.mark.parametrize(
+    "failure", ["raise RuntimeError('broken inside')", "import no_such_module", "raise SystemExit(3)"]
+)
+def test_a_broken_plugin_is_left_out_with_one_warning(
+    failure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_plugin.py").write_text(failure)
+    points = [
+        EntryPoint("broken", "broken_plugin:Task", registry.GROUP),
+        EntryPoint("navigation", "broken_plugin:Task", ""),
+    ]
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "entry_points", lambda group: points)
+    monkeypatch.delitem(sys.modules, "broken_plugin", raising=False)
+    registry.registered_tasks.cache_clear()
+    try:
+        with pytest.warns(RuntimeWarning, match=r"The task 'broken' of a plugin is left out: .*broken_plugin") as told:
+            policies = [load_policy(name) for name in ("fledge-nav", "fledge-reflex")]
+        assert len(told) == 1
+        assert policies[0].task.name == "navigation"
+        with pytest.raises(ConfigError, match="broken_plugin"):
+            find_task("broken")
+    finally:
+        registry.registered_tasks.cache_clear()

@@ -114,7 +114,7 @@ def test_a_network_that_does_not_fit_names_the_preset_that_does(
     files: dict[str, Path], preset: str, words: list[str]
 ) -> None:
     task, overrides = find_task("navigation"), [f"init_from={files['pt']}", *words]
-    with pytest.raises(ConfigError, match=r"does not fit: .*To continue from it, use --preset navrl\."):
+    with pytest.raises(ConfigError, match=r"does not fit: .*To continue from it, use preset navrl\."):
         take_network(task, make_config(task, preset, overrides), overrides)
 
 
@@ -131,5 +131,5 @@ def test_an_env_that_the_weights_do_not_know_is_told_with_the_preset_that_has_it
     task = find_task("navigation")
     told = other_env(task, make_config(task, "fast", [*SMALL, f"init_from={checkpoint}"]))
     assert "was trained with env.decimation=1 (this run: 5)" in told
-    assert told.endswith("use --preset navrl.")
+    assert told.endswith("use preset navrl.")
     assert other_env(task, make_config(task, "navrl", [*SMALL, f"init_from={checkpoint}"])) == ""

@@ -5,12 +5,16 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
+from fledge.core.errors import ConfigError
 from fledge.training import ranks
+from fledge.training.torchrun_store import agree_on_prefix
 
 
 @pytest.mark.parametrize(
@@ -47,19 +51,66 @@ def test_on_gpus_there_is_a_rank_for_each(
     assert ranks.default_ranks(device, 1024) == expected
 
 
-@pytest.mark.parametrize(("environ", "place"), [({}, (0, 1, 0)), ({"RANK": "9", "LOCAL_RANK": "1"}, (9, 1, 1))])
-def test_a_rank_is_told_its_place_by_the_environment(
-    environ: dict[str, str], place: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+def set_environment(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in environ.items():
+    for name, _, value in (word.partition("=") for word in words.split()):
         monkeypatch.setenv(name, value)
-    if environ:
-        monkeypatch.setenv("WORLD_SIZE", "1")
-    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
-    with ranks.joined_ranks(1, "cpu", []) as found:
-        assert (found.rank, found.size, found.local) == place
+
+
+MASTER = "MASTER_ADDR=127.0.0.1 MASTER_PORT=29500"
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        ("", None),
+        ("RANK=colonel SLURM_PROCID=3 SLURM_NTASKS=4", None),
+        ("WORLD_SIZE=1", (0, 1, 0)),
+        ("RANK=0 WORLD_SIZE=1 LOCAL_RANK=0", (0, 1, 0)),
+        (f"RANK=9 WORLD_SIZE=12 LOCAL_RANK=1 {MASTER}", (9, 12, 1)),
+        (f"RANK=9 WORLD_SIZE=12 {MASTER}", (9, 12, 9)),
+    ],
+)
+def test_a_rank_is_told_its_place_by_the_environment(
+    words: str, place: tuple[int, int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_environment(monkeypatch, words)
+    found = ranks.ranks_from_environment()
+    assert (None if found is None else (found.rank, found.size, found.local)) == place
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("WORLD_SIZE=abc", "WORLD_SIZE is 'abc', but must be a whole number of at least 1"),
+        ("WORLD_SIZE=0 RANK=0", "WORLD_SIZE is '0', but must be a whole number of at least 1"),
+        ("WORLD_SIZE=2 RANK=5", "RANK is '5', but must be a whole number from 0 to 1"),
+        ("WORLD_SIZE=1 RANK=1", "RANK is '1', but must be 0"),
+        ("WORLD_SIZE=2", "RANK is not set, but must be a whole number from 0 to 1"),
+        ("WORLD_SIZE=2 RANK=٢", "RANK is '٢', but must be a whole number"),
+        ("WORLD_SIZE=2 RANK=0 LOCAL_RANK=-1", "LOCAL_RANK is '-1', but must be a whole number of at least 0"),
+        ("WORLD_SIZE=2 RANK=0", "MASTER_ADDR is not set, but must name the host of rank 0"),
+        ("WORLD_SIZE=2 RANK=0 MASTER_ADDR=h", "MASTER_PORT is not set, but must be a whole number from 1 to 65535"),
+    ],
+)
+def test_an_environment_that_does_not_say_the_rank_is_refused_in_a_sentence(
+    words: str, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_environment(monkeypatch, words)
+    with pytest.raises(ConfigError, match=f"The environment variable {sentence}.*torchrun"):
+        ranks.ranks_from_environment()
+
+
+def test_ranks_ignore_what_an_earlier_attempt_left_in_torchruns_store() -> None:
+    store = dist.HashStore()
+    prefixes = set()
+    for _ in range(3):
+        with ThreadPoolExecutor(3) as pool:
+            found = set(pool.map(lambda rank: agree_on_prefix(store, rank, 3), range(3)))
+        assert len(found) == 1
+        prefixes |= found
+    assert len(prefixes) == 3
 
 
 CHILD = "from fledge.training.ranks import joined_ranks\nwith joined_ranks(2, 'cpu', []): pass\n"

@@ -5,16 +5,19 @@ from __future__ import annotations
 import copy
 import json
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fledge.core.errors import ConfigError, StorageError
-from fledge.storage import CheckpointHistory, RolloutStorage
+from fledge.storage import CheckpointHistory, RolloutStorage, rollouts
+from fledge.storage.history import history
 from fledge.tasks.registry import find_task
 from fledge.training.config import make_config
 from fledge.training.loop import train
@@ -267,6 +270,30 @@ def test_compressed_rollouts_teach_the_same_and_go_on_where_they_stopped(tmp_pat
     assert all_equal(weights["plain"], weights["compressed"])
     archived = [RolloutStorage(tmp_path / name / "rollouts").load(2) for name in weights]
     assert torch.equal(archived[0]["input"], archived[1]["input"])
+
+
+def test_a_rollout_is_on_disk_before_the_checkpoint_after_which_a_resume_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a kill between the two would lose the rollout; and the last one is there when the training returns."""
+    late, found = rollouts.write_state, []
+
+    def write_late(path: Path, *args: Any, **kwargs: Any) -> Any:
+        time.sleep(0.2)
+        return late(path, *args, **kwargs)
+
+    def write(path: Path, *args: Any, **kwargs: Any) -> Any:
+        step = int(path.stem.rpartition("_")[2])
+        found.append(step % 2 or (tmp_path / "rollouts" / f"rollout_{step:09d}.fledge").exists())
+        return late(path, *args, **kwargs)
+
+    monkeypatch.setattr(rollouts, "write_state", write_late)
+    monkeypatch.setattr(history, "write_state", write)
+    words = [*SMALL, "tensorboard=false", "total_frames=256", "rollout_save_interval=2", "save_interval=1"]
+    train(make_config("navigation", "", words), tmp_path, Ranks())
+    assert len(found) == 4
+    assert all(found)
+    assert RolloutStorage(tmp_path / "rollouts").list() == [2, 4]
 
 
 @pytest.mark.parametrize("delta", ["thin", "weights_only", "all"])

@@ -118,7 +118,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None
     done = start("--folder", str(tmp_path / "file" / "r"))
     assert done.exit_code == 2
     assert done.output.count("\n") == 1
-    assert "cannot be written (Not a directory): choose another --folder" in done.output
+    assert "cannot be written (Not a directory): choose another folder" in done.output
 
 
 def test_a_start_that_fails_late_does_not_stand_in_the_way_of_the_next(
@@ -176,15 +176,16 @@ def test_ranks_that_cannot_start_give_one_sentence_between_them(tmp_path: Path) 
 def test_a_run_that_saved_nothing_says_so_and_begins_anew_with_mended_words(tmp_path: Path) -> None:
     code, folder = tmp_path / "own.py", str(tmp_path / "r")
     code.write_text(
-        "def bad(env, action, out):\n    return out['nothing']\n\ndef good(env, action, out):\n    return out['reward']\n"
+        "calls = 0\n\ndef bad(env, action, out):\n    global calls\n    calls += 1\n"
+        "    return out['nothing' if calls > 4 else 'reward']\n\ndef good(env, action, out):\n    return out['reward']\n"
     )
-    failed = start(f"reward={code}:bad", "--folder", folder)
+    failed = start(f"reward={code}:bad", "--folder", folder)  # it passes the trial of three steps
     assert failed.exit_code == 2
-    assert f"The reward bad failed in {code}, line 2" in failed.output
+    assert f"The reward bad failed in {code}, line 6" in failed.output
     again = start(f"reward={code}:good", "--folder", folder)
     assert again.exit_code == 2
-    assert "nothing was saved yet" in again.output
-    assert f"--resume {folder} (in Python, resume=True) with corrected settings" in again.output
+    assert "which has no checkpoint yet" in again.output
+    assert f"`fledge train --resume {folder}` (in Python, folder={folder!r}, resume=True); or remove" in again.output
     page = CliRunner().invoke(main, ["report", folder])
     assert page.exit_code == 2
     assert "is a run without a checkpoint" in page.output
@@ -204,7 +205,10 @@ def test_a_reward_with_too_few_arguments_is_named_before_anything_starts(tmp_pat
 
 def test_an_error_of_all_ranks_is_told_once(tmp_path: Path) -> None:
     code = tmp_path / "own.py"
-    code.write_text("def bad(env, action, out):\n    return out['nothing']\n")
+    code.write_text(
+        "calls = 0\n\ndef bad(env, action, out):\n    global calls\n    calls += 1\n"
+        "    return out['nothing' if calls > 4 else 'reward']\n"
+    )
     words = [*SMALL, "ranks=2", f"reward={code}:bad", "--folder", str(tmp_path / "r")]
     done = subprocess.run(
         [sys.executable, "-m", "fledge.cli", "train", *words], capture_output=True, text=True, timeout=200

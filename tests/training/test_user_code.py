@@ -66,7 +66,7 @@ def learner(path: Path, body: str) -> str:
 def test_a_learner_that_breaks_its_contract_gets_a_sentence(tmp_path: Path, body: str, said: str) -> None:
     algo = learner(tmp_path / "mine.py", body)
     with pytest.raises(FledgeError, match=said):
-        run_training(find_task(HOVER), None, [*SMALL, algo], tmp_path / "run", None)
+        run_training(find_task(HOVER), None, [*SMALL, algo], tmp_path / "run")
 
 
 def test_weights_that_are_not_finite_do_not_replace_a_checkpoint(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_weights_that_are_not_finite_do_not_replace_a_checkpoint(tmp_path: Path)
     with pytest.raises(
         NumericsError, match=r"NaN or infinity in the weights .* after iteration 2 .*They were not saved"
     ):
-        run_training(find_task(HOVER), None, [*SMALL, algo], tmp_path / "run", None)
+        run_training(find_task(HOVER), None, [*SMALL, algo], tmp_path / "run")
     state, _ = CheckpointHistory(tmp_path / "run" / "checkpoints").load_latest()
     assert state["iteration"] == 1
 
@@ -100,13 +100,13 @@ def test_a_state_that_would_overwrite_the_runs_own_is_refused() -> None:
 
 def test_a_run_goes_on_when_its_algorithm_has_moved_and_refuses_another_one(tmp_path: Path) -> None:
     old = learner(tmp_path / "mine.py", "return {'loss': 0.0}")
-    run_training(find_task(HOVER), None, [*SMALL, old], tmp_path / "run", None)
+    run_training(find_task(HOVER), None, [*SMALL, old], tmp_path / "run")
     (tmp_path / "mine.py").unlink()
     new = learner(tmp_path / "there" / "mine.py", "return {'loss': 0.0}")
-    done = run_training(find_task(HOVER), None, [new, "total_frames=64"], None, tmp_path / "run")
+    done = run_training(find_task(HOVER), None, [new, "total_frames=64"], tmp_path / "run", True)
     assert done.metrics["frames"] == 64
     with pytest.raises(ConfigError, match="a resumed run keeps its algorithm"):
-        run_training(find_task(HOVER), None, ["algo=ppo"], None, tmp_path / "run")
+        run_training(find_task(HOVER), None, ["algo=ppo"], tmp_path / "run", True)
 
 
 @pytest.mark.parametrize("part", ["presets", "policy", "curriculum", "view", "metrics", "match"])
@@ -179,7 +179,7 @@ def test_positions_without_a_height_are_drawn_from_above() -> None:
 
 def test_log_scalar_refuses_what_is_not_a_number() -> None:
     env = find_task(HOVER).make_env(find_task(HOVER).config(num_envs=2))
-    with pytest.raises(InputError, match="needs a tensor or number"):
+    with pytest.raises(InputError, match="must get a tensor or a number"):
         env.log_scalar("x", "fast")  # type: ignore[arg-type]
 
 
@@ -189,11 +189,11 @@ def test_a_run_goes_on_when_the_file_of_its_task_and_its_neighbours_have_moved(t
     (old / "my_scale.py").write_text("SCALE = 0.5\n")
     text = Path(HOVER).read_text().replace("\nimport torch\n", "\nimport torch\n\nfrom my_scale import SCALE\n", 1)
     (old / "my_hover.py").write_text(text)
-    run_training(find_task(str(old / "my_hover.py")), None, SMALL, tmp_path / "run", None)
+    run_training(find_task(str(old / "my_hover.py")), None, SMALL, tmp_path / "run")
     old.rename(new)
     with pytest.raises(ConfigError, match=r"no longer there, so add --task PATH/my_hover.py with its new place"):
-        run_training(None, None, ["total_frames=256"], None, tmp_path / "run")
-    done = run_training(find_task(str(new / "my_hover.py")), None, ["total_frames=256"], None, tmp_path / "run")
+        run_training(None, None, ["total_frames=256"], tmp_path / "run", True)
+    done = run_training(find_task(str(new / "my_hover.py")), None, ["total_frames=256"], tmp_path / "run", True)
     assert done.metrics["frames"] == 256
 
 

@@ -12,14 +12,17 @@ RUN/selves/self_3.fledge. Older runs have their past selves in the checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fledge.agents.build import LearnedPolicy
-from fledge.core.errors import ConfigError, FormatError
+from fledge.core.errors import ConfigError, FledgeError, FormatError
 from fledge.storage import CheckpointHistory, load_checkpoint, save_checkpoint
 
+LONGEST = 1000  # items of a list in a description, for example layers
 ENTRIES = ("model", "policy", "task", "world")
 STORED = ("model?", "policy?", "task?", "world?", "config?")  # paths in a checkpoint; any may be missing
 
@@ -92,19 +95,51 @@ def write_policy(entries: Mapping[str, Any], path: Path) -> None:
     save_checkpoint({key: entries[key] for key in ENTRIES if key in entries}, path)
 
 
-def load_weights(policy: LearnedPolicy, model: Mapping[str, Any], name: str) -> LearnedPolicy:
-    """Load weights into a policy; raise FormatError if they do not match its network or contain NaN."""
+def build_policy(build: Callable[[Mapping[str, Any]], LearnedPolicy], entries: Mapping[str, Any], name: str) -> Any:
+    """Build the policy of a file's entries, with its weights, in evaluation mode.
+
+    The network is first built without memory, to compare its shapes with the file's tensors: a file cannot make it larger
+    than its own weights.
+
+    Raises:
+        FormatError: The network cannot be built, or the weights do not match it.
+    """
+    if long := [key for key, value in entries["policy"].items() if isinstance(value, list) and len(value) > LONGEST]:
+        raise FormatError(
+            f"The network that {name} describes cannot be built: {long[0]} has more than {LONGEST} items."
+        )
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            outline = build(entries["policy"])
+    except (RuntimeError, ArithmeticError, LookupError, AttributeError, TypeError, ValueError) as error:
+        if isinstance(error, FledgeError):
+            raise
+        raise FormatError(
+            f"The network that {name} describes cannot be built: {str(error).splitlines()[0]}."
+        ) from error
+    check_shapes(outline, entries["model"], name)
+    return load_weights(build(entries["policy"]), entries["model"], name).eval()
+
+
+def check_shapes(policy: LearnedPolicy, model: Mapping[str, Any], name: str) -> None:
+    """Raise FormatError unless weights have the names and shapes of a policy's parameters and buffers."""
     own = policy.state_dict()
     wrong = [f"the file has no {key}" for key in own if key not in model]
     wrong += [f"the network has no {key}" for key in model if key not in own]
     wrong += [
-        f"{key} is {tuple(model[key].shape)}, but must be {tuple(value.shape)}"
+        f"{key} is {tuple(getattr(model[key], 'shape', ()))} in the file, but {tuple(value.shape)} in the network"
         for key, value in own.items()
-        if key in model and tuple(model[key].shape) != tuple(value.shape)
+        if key in model and tuple(getattr(model[key], "shape", ())) != tuple(value.shape)
     ]
     if wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         raise FormatError(f"The weights in {name} do not match its network: {wrong[0]}{more}.")
+
+
+def load_weights(policy: LearnedPolicy, model: Mapping[str, Any], name: str) -> LearnedPolicy:
+    """Load weights into a policy; raise FormatError if they do not match its network or contain NaN."""
+    check_shapes(policy, model, name)
+    own = policy.state_dict()
     if spoiled := [key for key in own if own[key].is_floating_point() and bool(model[key].isnan().any())]:
         raise FormatError(f"The weights in {name} contain NaN (in {spoiled[0]}): use an earlier checkpoint.")
     policy.load_state_dict(model)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import click
 
-from fledge.cli.group import as_json, main
+from fledge.cli.group import INPUT, as_json, main
 from fledge.core.terminal import harmless
 
 
 @main.command()
-@click.argument("target", type=click.Path())
+@click.argument("target", type=INPUT)
 @click.option("--repair", is_flag=True, help="Move damaged files to aside/ in that folder, and correct `latest`.")
 @as_json
-def doctor(target: str, repair: bool, as_json: bool) -> None:
+def doctor(target: Path, repair: bool, as_json: bool) -> None:
     """Verify every checkpoint in TARGET, a run or any folder: say which can be resumed, are damaged, or are leftovers.
 
     Reads every byte. Exits with 1 if anything is wrong. --repair deletes nothing.

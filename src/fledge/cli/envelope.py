@@ -1,4 +1,4 @@
-"""`fledge envelope`: missile ranges of one geometry, or the errors of the table that policies observe."""
+"""`fledge envelope`: missile ranges of one geometry, or the accuracy of the precomputed range table that policies observe."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def render_query(answer: dict[str, Any]) -> Any:
 
 
 def render_check(found: dict[str, Any]) -> Any:
-    """Return a text table of the errors of the range table that policies observe."""
+    """Return a text table of how far the precomputed range table is off, in percent."""
     from rich.table import Table
 
     shown = Table("", "R_max, hold", "R_tr, turn away", "R_ne", title=f"{found['geometries']:,} random geometries")

@@ -33,7 +33,7 @@ from fledge.cli.task_options import TaskOptionsCommand, interop_file, read_vary
 @click.option(
     "--env",
     "env_preset",
-    help="Env preset: crossing, default, navrl, static or empty; changes only the settings that it contains. "
+    help="Env preset: crossing, default, navrl, static or empty. A trained policy keeps its own sensors and decision rate. "
     "[default: the policy's own env]",
 )
 @click.option("--vary", help="Values of a setting to evaluate one after the other: env.static_obstacles=100,350.")
@@ -43,8 +43,16 @@ from fledge.cli.task_options import TaskOptionsCommand, interop_file, read_vary
 )
 @click.option("--sampled", is_flag=True, help="Sample actions instead of taking the mean.")
 @click.option("--checkpoints", is_flag=True, help="Evaluate every checkpoint of one run, to show progress over time.")
-@click.option("--picture", type=PATH, help="Write a picture of the episodes, or of the curve: PNG, SVG, PDF or JPG.")
-@click.option("--record", type=PATH, help="Write a recording of the most interesting episodes (.frec).")
+@click.option(
+    "--picture",
+    type=PATH,
+    help="Write a picture of the episodes, or of the curve: PNG, SVG, PDF or JPG. Of several policies: FILE_POLICY.png.",
+)
+@click.option(
+    "--record",
+    type=PATH,
+    help="Write a recording of the most interesting episodes (.frec). Of several policies: FILE_POLICY.frec.",
+)
 @click.option(
     "--record-episodes", type=click.IntRange(1, 100_000), default=16, show_default=True, help="Episodes in --record."
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -11,11 +13,23 @@ from typing import Any
 
 import click
 
-from fledge.core.errors import FledgeError
+from fledge.core.errors import FledgeError, InterruptedRunError
+from fledge.core.paths import check_readable, os_error_message
+from fledge.core.terminal import harmless
 
 OVERRIDES = "Change settings with key=value, for example env.num_envs=512; --help-config lists them all."
 PATH = click.Path(path_type=Path)
 PICTURES = (".png", ".svg", ".pdf", ".jpg")
+
+
+class InputPath(click.Path):
+    """The type of an argument that must be an existing file or folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return check_readable(Path(value))
+
+
+INPUT = InputPath()
 
 
 class Commands(click.Group):
@@ -27,26 +41,45 @@ class Commands(click.Group):
         return super().get_command(ctx, cmd_name)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")  # print any name on any terminal, as stderr does
         try:
-            return super().main(*args, **kwargs)
-        except BrokenPipeError:
-            raise  # click exits quietly
-        except (FledgeError, OSError) as error:
-            if "--debug" in sys.argv:
+            code = super().main(*args, **kwargs | {"standalone_mode": False})
+            if sys.stdout is not None:
+                sys.stdout.flush()  # here, where a full disk becomes a sentence
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            sys.exit(error.exit_code)
+        except click.Abort:
+            click.echo(f"{self.name}: Stopped.", err=True)
+            sys.exit(InterruptedRunError.exit_code)
+        except (click.ClickException, FledgeError, OSError) as error:
+            if "--debug" in sys.argv and not isinstance(error, click.ClickException):
                 raise
-            message = error if isinstance(error, FledgeError) else os_error_message(error)
-            if note := os.environ.get("FLEDGE_CHILD"):  # a rank leaves its error to the process that started it
-                Path(note).write_text(str(message))
-                sys.exit(getattr(error, "exit_code", 1))
-            click.echo(f"{self.name}: {message}", err=True)
-            sys.exit(getattr(error, "exit_code", 1))
+            sys.exit(fail(self.name or "fledge", error))
+        sys.exit(code if isinstance(code, int) else 0)
 
 
-def os_error_message(error: OSError) -> str:
-    """Return a sentence that says which path the system refused, and what to do."""
-    if isinstance(error, FileExistsError | NotADirectoryError):
-        return f"{error.filename} cannot be made: there is a file where a folder is needed. Choose another place."
-    return f"{error.filename or 'The output'} cannot be used ({error.strerror or error}): choose another place."
+def fail(name: str, error: click.ClickException | FledgeError | OSError) -> int:
+    """Print an error as one line and return its exit code.
+
+    A rank of a distributed training writes the error to the file FLEDGE_CHILD instead, for the process that started it.
+    """
+    if isinstance(error, BrokenPipeError):  # the reader of the output has left
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  so that the interpreter can flush it
+        return 1
+    message, code = str(error), int(getattr(error, "exit_code", 1))
+    if isinstance(error, click.ClickException):
+        message = error.format_message()
+        context = getattr(error, "ctx", None)
+        message += f" See `{context.command_path} --help`." if context is not None else ""
+    elif not isinstance(error, FledgeError):
+        message = os_error_message(error)
+    if note := os.environ.get("FLEDGE_CHILD"):  # of a rank
+        Path(note).write_text(message, encoding="utf-8")
+    else:
+        click.echo(f"{name}: {harmless(message)}", err=True)
+    return code
 
 
 debug_option = click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
@@ -75,10 +108,7 @@ threads_option = click.option(
 
 
 def split_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split the words of a command line into names and key=value overrides.
-
-    A name may have parameters, such as crank(shot=0.8), which is no override.
-    """
+    """Split the words of a command line into names and key=value overrides; crank(shot=0.8) is a name with a parameter."""
     overrides = [word for word in words if "=" in word and "(" not in word.partition("=")[0]]
     return [word for word in words if word not in overrides], overrides
 
@@ -124,3 +154,5 @@ def check_output(path: Path | None, option: str = "--picture", endings: Sequence
         known = " or ".join([", ".join(endings[:-1]), endings[-1]]).removeprefix(" or ")
         raise click.BadParameter(f"{path.name} must end in {known}.", param_hint=option)
     path.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))

@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from fledge.cli.group import PATH, main
+from fledge.cli.group import INPUT, main
 from fledge.cli.serving import open_app, server_options
 from fledge.core.errors import ConfigError
 
 
 @main.command()
-@click.argument("file", type=PATH)
+@click.argument("file", type=INPUT)
 @click.option("--task", help="Task of the recording, if it is your own code: a Python file or module:object.")
 @click.option("--json", "as_json", is_flag=True, help="Print the list of episodes as JSON, and exit.")
 @click.option("--episode", type=click.IntRange(0), help="With --json: print all data of this episode.")
@@ -27,8 +27,8 @@ def replay(file: Path, task: str | None, as_json: bool, episode: int | None, **o
     from fledge.app.runs.file_index import make_id
     from fledge.storage import Recording
 
-    if not file.is_file():
-        raise ConfigError(f"{file} does not exist. Pass a recording (.frec).")
+    if file.is_dir():
+        raise ConfigError(f"{file} is a folder. Pass a recording (.frec).")
     if episode is not None and not as_json:
         raise ConfigError("--episode requires --json; in the browser, choose the episode in the list.")
     with Recording(file) as recording:  # report an unreadable file before anything is served

@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from fledge.cli.group import OVERRIDES, PATH, as_json, as_settings, main, task_option
+from fledge.cli.group import INPUT, OVERRIDES, PATH, as_json, as_settings, main, task_option
 from fledge.cli.task_options import read_vary
 
 
 @main.command(epilog=OVERRIDES)
-@click.argument("run", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("run", type=INPUT)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @task_option
 @click.option("--out", type=PATH, help="Page to write. [default: RUN/report.html]")

@@ -32,7 +32,13 @@ UNSAVED = "Stopped before anything was saved."
     "its `base: NAME` names. [default: the preset of `algo`, else fast]",
 )
 @click.option("--folder", type=PATH, help="Folder of the run. [default: runs/<time>]")
-@click.option("--resume", type=PATH, help="Continue this run exactly where it stopped.")
+@click.option(
+    "--resume",
+    type=PATH,
+    help="Continue this run exactly where it stopped. `auto` continues the run in --folder if there is one, and starts "
+    "a new run otherwise; use it in jobs that a scheduler restarts.",
+)
+@click.option("--force", is_flag=True, help="Train even if a process that has ended left the folder locked.")
 @click.option("--task", "task_option", help="The same as TASK.")
 @click.option("--live", is_flag=True, help="Show the run in the browser while it trains, as `fledge watch RUN` does.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port for --live.")
@@ -43,6 +49,7 @@ def train(
     preset: str | None,
     folder: Path | None,
     resume: Path | None,
+    force: bool,
     task_option: str | None,
     live: bool,
     port: int,
@@ -57,10 +64,15 @@ def train(
     """
     tasks, overrides = split_overrides(read_flags(arguments))
     tasks += [task_option] if task_option else []
+    auto = str(resume) == "auto"
+    if auto and folder is None:
+        raise ConfigError("--resume auto needs the run's folder: add --folder RUN.")
+    if auto and folder is not None and help_config:
+        resume = folder if (folder / "config.yaml").exists() else None
     if help_config:
         return show_training(tasks, preset, overrides, resume)
-    if resume is not None and folder is not None:
-        raise ConfigError("Pass --folder for a new run or --resume for an old one, not both.")
+    if resume is not None and folder is not None and not auto:
+        raise ConfigError("Pass --folder for a new run, --resume RUN for an old one, or --folder RUN --resume auto.")
     try:
         with stopping_at_once():
             from fledge.training.api import train as train_policy
@@ -72,8 +84,9 @@ def train(
             run = train_policy(
                 task or "navigation",
                 preset,
-                folder if resume is None else resume,
-                resume is not None,
+                folder if resume is None or auto else resume,
+                "auto" if auto else resume is not None,
+                force=force,
                 on_start=watch if live else None,
                 **settings,
             )
@@ -85,7 +98,7 @@ def train(
 
 @contextlib.contextmanager
 def stopping_at_once() -> Iterator[None]:
-    """Make Ctrl-C end the process inside the block, in which packages load that would ignore a KeyboardInterrupt."""
+    """Make Ctrl-C end the process at once inside the block. Packages that load there would ignore a KeyboardInterrupt."""
 
     def stop(number: int, frame: Any) -> None:
         click.echo(f"fledge: {UNSAVED}", err=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from fledge.cli.group import PATH, main
+from fledge.cli.group import INPUT, PATH, main
 from fledge.cli.serving import open_app, server_options
 from fledge.core.errors import ConfigError
 
@@ -27,7 +27,7 @@ def first_page(places: Sequence[Path]) -> str:
 
 
 @main.command()
-@click.argument("places", nargs=-1, type=PATH, metavar="[RUN]...")
+@click.argument("places", nargs=-1, type=INPUT, metavar="[RUN]...")
 @click.option("--save", type=PATH, help="Write the training page as one HTML file, and exit.")
 @click.option("--json", "as_json", is_flag=True, help="Print all data of the training page as JSON, and exit.")
 @click.option("--with-parent", type=int, default=0, hidden=True)  # the process to end with

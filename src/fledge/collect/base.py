@@ -58,7 +58,7 @@ class Collector(ABC):
         return iter(self)
 
     def collect(self) -> Any:
-        """Return the next batch of the iteration: unlike that of `rollout`, copied, split and post-processed as configured."""
+        """Return the next batch that a loop over the collector would get: copied, split and post-processed as configured."""
         batch = next(iter(self), None)
         if batch is None:
             raise InputError("collect() was called after the last batch: raise total_frames.")

@@ -155,4 +155,6 @@ def _read_run(run: bytes) -> tuple[str, torch.dtype, tuple[int, ...], bytes]:
             raise FormatError(f"The bytes of a compressed entry are damaged: they are too few for the sizes {sizes}.")
         return codecs.CODEC_NAMES[codec], _DTYPES[dtype], sizes, run[first : first + length]
     except (struct.error, IndexError) as error:
-        raise FormatError("The bytes are not those of a compressed entry, or are damaged.") from error
+        raise FormatError(
+            "The bytes of a compressed entry are damaged: pass them as CompressTransform made them."
+        ) from error

@@ -149,6 +149,8 @@ class CompressedDataCollector(Collector):
         keys: Entries to compress, nested entries as tuples; by default those that `large_keys` returns.
     """
 
+    batch_class: type[CompressedBatch] = CompressedBatch
+
     def __init__(
         self,
         base_collector: Collector | Iterable[TensorDictBase],
@@ -193,7 +195,7 @@ class CompressedDataCollector(Collector):
     def _compress(self, data: TensorDictBase, copies: bool) -> CompressedBatch:
         keys = large_keys(data) if self.chosen is None else list(self.chosen)
         check_present(keys, data)
-        self._latest = batch = CompressedBatch(data, keys, self.compression_level, copies)
+        self._latest = batch = self.batch_class(data, keys, self.compression_level, copies)
         self._counted += data.numel()
         for name in ("_fps", "simulate_s", "env_log"):
             setattr(self, name, getattr(self.base_collector, name, getattr(Collector, name)))

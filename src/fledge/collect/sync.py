@@ -67,7 +67,7 @@ class SyncDataCollector(Collector):
         self.num_envs = sum(e.num_envs for e in self.envs)
         if frames_per_batch < 1 or frames_per_batch % self.num_envs:
             size = f"num_envs ({self.num_envs})"
-            raise ConfigError(f"frames_per_batch={frames_per_batch} must be a positive multiple of {size}.")
+            raise ConfigError(f"frames_per_batch is {frames_per_batch}, but must be a positive multiple of {size}.")
         if total_frames == 0 or total_frames < -1:
             raise ConfigError(f"total_frames is {total_frames}, but must be positive, or -1 for no limit.")
         if device is not None and torch.device(device).type != self.env.device.type:
@@ -93,7 +93,9 @@ class SyncDataCollector(Collector):
         for other in self.envs[1:]:
             specs = (other.observation_spec, other.action_spec, other.device)
             if other is first or specs != (first.observation_spec, first.action_spec, first.device):
-                raise ConfigError("The envs of a collector must be different objects with the same specs and device.")
+                raise ConfigError(
+                    "env has two envs that are one object, or that differ in specs or device: pass separate, equal envs."
+                )
 
     def _allocate(self) -> tuple[TensorDict, list[list[Slot]]]:
         """Return a zeroed rollout, and views of its rows for each env (`slots[env][time]`)."""

@@ -1,4 +1,4 @@
-"""The module `async_checkpoint` of NavRL's add-on: `AsyncCheckpointSaver` and `load_checkpoint` with its files and messages.
+"""The module `async_checkpoint` of NavRL's add-on: `AsyncCheckpointSaver` and `load_checkpoint`.
 
 Files are LZ4 frames around a `torch.save` file (`ckpt.pt` becomes `ckpt.pt.lz4`). `fledge.AsyncCheckpointSaver` is the same
 saver with the native format, which is smaller and checks every tensor.
@@ -35,7 +35,7 @@ if not LZ4_AVAILABLE:
 
 
 class AsyncCheckpointSaver(storage.AsyncCheckpointSaver):
-    """Saves checkpoints in the background as LZ4 files.
+    """Save checkpoints in the background as LZ4 files.
 
     Example:
         >>> saver = AsyncCheckpointSaver(max_queue_size=3)
@@ -88,7 +88,7 @@ class AsyncCheckpointSaver(storage.AsyncCheckpointSaver):
         return stats | {"total_saved_bytes": stats["bytes_in"], "total_compressed_bytes": stats["bytes_out"]}
 
     def get_summary(self) -> str:
-        """Return the statistics as a title and three lines."""
+        """Return the saver's statistics as text: a title and three lines."""
         return stats_text(self.get_stats())
 
     def _waiting(self) -> int:
@@ -99,7 +99,7 @@ class AsyncCheckpointSaver(storage.AsyncCheckpointSaver):
 
 
 def stats_text(stats: Mapping[str, Any]) -> str:
-    """Format statistics of a saver as the add-on's training script prints them."""
+    """Return the result of `get_stats` as text, as the add-on's training script prints it."""
     lines = ["[Checkpoint Stats]", f"  Total saved: {stats['total_saved']}"]
     lines += [f"  Compression ratio: {stats['compression_ratio']:.2f}x", f"  Queue size: {stats['queue_size']}"]
     return "\n".join(lines)

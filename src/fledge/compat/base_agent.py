@@ -1,4 +1,4 @@
-"""The module `base_agent` of midrangeRL: agents for TensorEnv, namely the placeholder and Fledge's agents by name.
+"""The module `base_agent` of midrangeRL: the base class of agents for `TensorEnv`, a placeholder, and `create_agent`.
 
 agent = create_agent("crank", device="cpu", num_envs=32)
 agent.act(obs["p2"])                          {"rudder", "throttle", "fire"}, each [num_envs]
@@ -24,7 +24,7 @@ from fledge.tasks.policy_loader import load_policy
 
 
 class BaseAgent(base.BaseAgent):
-    """Chooses actions for one side of `num_envs` duels. Subclasses implement `act`, and `reset` if they have a memory.
+    """Base class of agents that control one side of `num_envs` duels: implement `act`, and `reset` if there is a memory.
 
     Args:
         device: Device of the agent; if a CUDA device does not exist, the CPU is used and a warning printed.
@@ -39,7 +39,7 @@ class BaseAgent(base.BaseAgent):
 
 
 class PlaceholderAgent(BaseAgent):
-    """Flies straight ahead at full throttle and never fires."""
+    """Fly straight ahead at full throttle and never fire."""
 
     def act(self, observation: Obs, deterministic: bool = True) -> dict[str, Tensor]:
         first = next(iter(observation.values()))
@@ -48,7 +48,7 @@ class PlaceholderAgent(BaseAgent):
 
 
 class AgentAdapter(BaseAgent):
-    """Adapts one of Fledge's agents to TensorEnv: it reads TensorEnv's observations, and returns rudder, throttle and fire.
+    """Adapt one of Fledge's agents: read the observations of `TensorEnv`, and return rudder, throttle and fire.
 
     Args:
         agent: A scripted policy (pilot) or a learned policy.
@@ -60,7 +60,10 @@ class AgentAdapter(BaseAgent):
 
     def act(self, observation: Obs, deterministic: bool = True) -> dict[str, Tensor]:
         if missing := [name for name in self.agent.observes if name not in observation]:
-            raise ConfigError(f"{self.get_name()} needs the observations {', '.join(missing)}, which this env lacks.")
+            raise ConfigError(
+                f"{self.get_name()} needs the observations {', '.join(missing)}, which this env lacks: "
+                "set spacetime=True in the config of TensorEnv, or choose another agent."
+            )
         seen = dict(observation)
         if "missile_tokens" in observation:
             seen["missiles"] = observation["missile_tokens"]

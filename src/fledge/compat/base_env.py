@@ -35,4 +35,4 @@ class BaseEnv(ABC):
         """Return the rewards of "p1" and "p2", [num_envs] each."""
 
     def close(self) -> None:
-        """Release threads."""
+        """Stop the env's threads."""

@@ -45,7 +45,7 @@ class ZeroReward(BaseReward):
 
 
 class RewardAdapter(BaseReward):
-    """One of Fledge's rewards; if `done` or `info` is missing, it assumes that no fight ended and no shot was fired.
+    """Adapt one of Fledge's rewards: without `done` or `info`, assume that no fight ended and no shot was fired.
 
     Args:
         reward: Fledge's reward.
@@ -80,7 +80,7 @@ class RewardAdapter(BaseReward):
 
 
 def create_reward(reward_type: str = "zero", device: str | torch.device = "cpu", **options: Any) -> BaseReward:
-    """Create a reward by name: `zero`, or one of Fledge's rewards or sums of them, such as `win_loss+0.5*shaped`."""
+    """Create a reward by name: `zero`, one of Fledge's rewards, or a weighted sum such as `win_loss+0.5*shaped`."""
     device = usable_device(device)
     if reward_type == "zero":
         return ZeroReward(device)

@@ -1,4 +1,4 @@
-"""The module `checkpoint_utils` of NavRL's add-on: timings of a training loop, and facts about a model."""
+"""The module `checkpoint_utils` of NavRL's add-on: measure durations in a training loop, and the size of a model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WINDOW = 100  # number of last durations that statistics cover by default
 
 
 class PerformanceMonitor(monitor.PerformanceMonitor):
-    """Measures durations by name, with `timer`, or `start_timer` and `end_timer`; statistics cover the last 100 by default."""
+    """Measure durations by name, with `timer`, or `start_timer` and `end_timer`; statistics cover the last 100 by default."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -55,7 +55,7 @@ def format_checkpoint_name(
 
 
 def get_model_size(model: nn.Module) -> dict[str, float]:
-    """Return total_params, trainable_params and size_mb (parameters and buffers, 2**20 bytes), also under Fledge's names."""
+    """Return total_params, trainable_params, size_mb (2**20 bytes) and the entries of `fledge.get_model_size`."""
     size = monitor.get_model_size(model)
     named = {"total_params": size["parameters"], "trainable_params": size["trainable"]}
     return {**named, "size_mb": size["bytes"] / 2**20, **size}

@@ -37,7 +37,7 @@ class SyncDataCollector(sync.SyncDataCollector):
         exploration_type: `ExplorationType.RANDOM` samples actions, `MEAN` takes the mean.
         split_trajs: Yield [num_trajectories, max_length] with a "mask" instead of [N, T].
         postproc: Function applied to every rollout before it is yielded.
-        pin_memory: Ignored: a rollout is made on the device that learns from it, so it is never copied there.
+        pin_memory: Ignored: rollouts are made on the device that learns from them, so there is no copy to speed up.
     """
 
     _iter: int = -1
@@ -57,7 +57,7 @@ class SyncDataCollector(sync.SyncDataCollector):
         pin_memory: bool = False,
     ) -> None:
         self._views: dict[int, Any] = {}  # [N, T] by the rollout's identity
-        device = None if device is None else usable_device(device)
+        device = usable_device(device)
         options = (return_same_td, exploration_type, split_trajs, postproc)
         super().__init__(env, policy, frames_per_batch, total_frames, device, *options, keys="navrl")
 

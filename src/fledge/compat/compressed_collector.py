@@ -22,28 +22,19 @@ from torch import Tensor
 
 from fledge.collect import compressed
 from fledge.collect.base import Collector
-from fledge.collect.compressed import CompressedBatch, Key, check_present, large_keys
+from fledge.collect.compressed import CompressedBatch, Key
 from fledge.collect.sync import SyncDataCollector
 from fledge.compat.layout import OBSERVATIONS, TIME, env_major, find_observations
-from fledge.compat.lz4_images import compress_image, decompress_image, describe
-from fledge.core.errors import ConfigError, InputError
-from fledge.storage.format.interop import MAX_LZ4_LEVEL
+from fledge.compat.lz4_images import compress_image, decompress_image, describe, native_level
+from fledge.core.errors import InputError
 
 __all__ = ["CompressedDataCollector", "CompressedLidarTransform", "CompressedRollout", "decompress_observations"]
 
-NATIVE_LEVELS = 9
 LIDAR = "lidar"
 
 
-def native_level(level: int) -> int:
-    """Return fledge's compression level (0 to 9) that corresponds to an LZ4 level (0 to 16)."""
-    if not isinstance(level, int) or isinstance(level, bool) or not 0 <= level <= MAX_LZ4_LEVEL:
-        raise ConfigError(f"compression_level is {level!r}, but must be a whole number from 0 to {MAX_LZ4_LEVEL}.")
-    return min(level, NATIVE_LEVELS)
-
-
 class CompressedRollout(CompressedBatch):
-    """`CompressedBatch` [N, T] with a further entry "_compressed_lidar": one LZ4 frame per env."""
+    """A `CompressedBatch` [N, T] with one more entry, "_compressed_lidar": a list with one LZ4 frame per env."""
 
     lz4_level = 1
 
@@ -71,6 +62,8 @@ class CompressedDataCollector(compressed.CompressedDataCollector):
         keys: Entries to compress; by default those with at least 64 numbers per step, which includes LiDAR.
     """
 
+    batch_class = CompressedRollout
+
     def __init__(
         self,
         base_collector: Collector | Iterable[TensorDictBase],
@@ -79,10 +72,8 @@ class CompressedDataCollector(compressed.CompressedDataCollector):
     ) -> None:
         super().__init__(base_collector, native_level(compression_level), keys)
         self.lz4_level = compression_level
-        self._cache: dict[
-            int, Tensor
-        ] = {}  # decoded LiDAR by env, of the batch last passed to _decompress_observations
-        self._cached: CompressedRollout | None = None
+        self._cache: dict[int, Tensor] = {}  # decoded LiDAR of `_cached` by env
+        self._cached: CompressedRollout | None = None  # the batch last passed to _decompress_observations
 
     def _compress(self, data: TensorDictBase, copies: bool) -> CompressedRollout:
         return self._compress_observations(data, copies)
@@ -92,32 +83,25 @@ class CompressedDataCollector(compressed.CompressedDataCollector):
         if not data._has_names() or TIME not in data.names:
             inner = getattr(self.base_collector, "base_collector", self.base_collector)
             data = env_major(data) if isinstance(inner, SyncDataCollector) else data.copy().refine_names(..., TIME)
-        keys = large_keys(data) if self.chosen is None else list(self.chosen)
-        check_present(keys, data)
-        batch = CompressedRollout(data, keys, self.compression_level, copies)
+        batch: Any = super()._compress(data, copies)
         batch.lz4_level = self.lz4_level
-        self._latest = batch
-        self._counted += data.numel()
-        for name in ("_fps", "simulate_s", "env_log"):
-            setattr(self, name, getattr(self.base_collector, name, getattr(Collector, name)))
         return batch
 
     def _decompress_observations(self, data: CompressedRollout, minibatch_indices: Sequence[int] | Tensor) -> Tensor:
-        """Return the LiDAR of transitions, [len(minibatch_indices), ...]; each env is decoded once per batch."""
+        """Return the LiDAR scans of some transitions, [len(minibatch_indices), ...]; each env is decoded once per batch."""
         if data is not self._cached:
             self._cache, self._cached = {}, data
         index = torch.as_tensor(minibatch_indices).long().cpu().flatten()
         if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < data.batch_size.numel():
             given = f"{int(index.min())} to {int(index.max())}"
-            raise InputError(f"minibatch_indices has {given}, but must lie in 0 to {data.batch_size.numel() - 1}.")
+            raise InputError(f"minibatch_indices is {given}, but must lie between 0 and {data.batch_size.numel() - 1}.")
         steps = data.batch_size[1]
         envs, key = index // steps, data.lidar_key()
         if new := [env for env in envs.unique().tolist() if env not in self._cache]:
             decoded = data.packed[key].unpack(new) if key in data.packed else data.rest[key][torch.tensor(new)]
             self._cache.update(zip(new, decoded, strict=True))
-        return torch.stack(
-            [self._cache[env][step] for env, step in zip(envs.tolist(), (index % steps).tolist(), strict=True)]
-        )
+        places = zip(envs.tolist(), (index % steps).tolist(), strict=True)
+        return torch.stack([self._cache[env][step] for env, step in places])
 
     @property
     def num_envs(self) -> int:
@@ -131,9 +115,9 @@ class CompressedDataCollector(compressed.CompressedDataCollector):
 
 
 class CompressedLidarTransform:
-    """Replace observations named "lidar" by "lidar_compressed", the bytes of an LZ4 frame, in a dict or TensorDict, in place.
+    """Replace the entry "lidar" of a dict or TensorDict by "lidar_compressed", the bytes of an LZ4 frame.
 
-    `fledge.CompressedLidarTransform` is another class: a TorchRL transform that compresses whole rollouts, and better.
+    `fledge.CompressedLidarTransform` is another class: a TorchRL transform that compresses whole rollouts.
 
     Args:
         compression_level: 0 (fastest) to 16 (smallest).

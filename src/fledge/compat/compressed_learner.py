@@ -18,9 +18,9 @@ from fledge.learn.ppo import PPO
 class PPOWithCompression(PPO):
     """PPO that keeps `CompressedBatch`es compressed: only one minibatch of the network's input is in memory at a time.
 
-    The results equal those of `PPO` bit for bit; plain rollouts work too. It saves memory but takes more
-    time: a minibatch has transitions from all over the batch, so that nearly the whole batch is decoded for each, while
-    `PPO` decodes the batch once per update.
+    The results equal those of `PPO` bit for bit; plain rollouts work too. It saves memory but takes more time: a minibatch
+    has transitions from all over the batch, so nearly the whole batch is decoded for each minibatch. `PPO` decodes the
+    batch once per update.
     """
 
     def update(self, rollout: TensorDictBase | CompressedBatch, progress: float = 0.0) -> dict[str, float]:

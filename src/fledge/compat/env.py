@@ -1,8 +1,8 @@
-"""NavRL's `env.py`: the navigation env with the names of its Isaac Sim class.
+"""NavRL's `env.py`: the navigation env with the attributes and methods of NavRL's env class.
 
     env = NavigationEnv(cfg)
     env.drone.pos, env.drone.vel            # [N, 3], m and m/s in the world; the env's own memory
-    env._reset_idx(env_ids)                 # begin new episodes there
+    env._reset_idx(env_ids)                 # begin new episodes in these envs
     env._compute_state_and_obs()            # observations now, without a step
     env.lidar_scan                          # [N, 1, 36, 4]
 
@@ -29,7 +29,7 @@ class Drone:
 
 
 class NavigationEnv(navigation.NavigationEnv):
-    """`fledge.NavigationEnv` with the members that NavRL's env has."""
+    """A `fledge.NavigationEnv` that also has the attributes and methods of NavRL's env."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -43,7 +43,7 @@ class NavigationEnv(navigation.NavigationEnv):
 
     @property
     def lidar_scan(self) -> Tensor:
-        """LiDAR scan of the last `_compute_state_and_obs`; computed now if that was never called."""
+        """LiDAR scans of the last call of `_compute_state_and_obs`, [N, 1, 36, 4]; the first access calls it."""
         if self._lidar_scan is None:
             self._compute_state_and_obs()
         assert self._lidar_scan is not None

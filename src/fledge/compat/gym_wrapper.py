@@ -1,8 +1,7 @@
 """The module `gym_wrapper` of midrangeRL: TensorEnv with NumPy arrays. The caller controls both sides and sees P1's view.
 
-One object holds many duels: all arrays are [num_envs], and rewards are a dict with "p1" and "p2".
-For one side against an opponent, use
-`gymnasium.make("fledge/Aircombat-v0", opponent=...)`.
+One object holds many duels: all arrays are [num_envs], and rewards are a dict with "p1" and "p2". To control one side
+against an opponent, use `gymnasium.make("fledge/Aircombat-v0", opponent=...)`.
 """
 
 from __future__ import annotations
@@ -28,8 +27,9 @@ class GymWrapper(gymnasium.Env):
     """Duels in which the caller controls both sides; a fight that ended does not change until `reset`.
 
     Args:
-        env: A TensorEnv, which `close()` closes too; or a config (also as `config`), from which the wrapper makes one.
+        env: A TensorEnv, which `close()` closes too; or a config, from which the wrapper makes a TensorEnv.
         num_envs, device, options: Further arguments of a TensorEnv that the wrapper makes.
+        config: Another name of `env` for a config.
         time_scale: A step lasts time_scale / 60 s.
     """
 
@@ -61,7 +61,7 @@ class GymWrapper(gymnasium.Env):
         self.action_space = spaces.Dict(actions)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Arrays, dict[str, Any]]:
-        """Start new fights; return P1's observations, and p1_alive and p2_alive.
+        """Start new fights; return P1's observations, and a dict with p1_alive and p2_alive.
 
         Args:
             seed: Restart with this seed, like a new env.
@@ -88,7 +88,7 @@ class GymWrapper(gymnasium.Env):
         return self._numpy(obs["p1"]), paid, dones.cpu().numpy(), infos["truncated"].cpu().numpy(), known
 
     def close(self) -> None:
-        """Release threads."""
+        """Stop the env's threads."""
         self.env.close()
 
     def _numpy(self, obs: Mapping[str, Any]) -> Arrays:

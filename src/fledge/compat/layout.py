@@ -10,23 +10,19 @@ from typing import Any
 
 from tensordict import TensorDictBase
 
+from fledge.collect.compressed import time_axis
+
 TIME = "time"
 OBSERVATIONS: tuple[tuple[str, ...], ...] = (("agents", "observation"), ("observation",), ("obs",))
 
 
-def time_axis(data: TensorDictBase, default: int) -> int:
-    """Return the axis named "time" of a batch with two axes, or `default` if the axes have no names."""
-    names = [*data.names] if data._has_names() else []
-    return names.index(TIME) if TIME in names else default
-
-
 def time_major(data: TensorDictBase) -> TensorDictBase:
     """Return a rollout as [T, N]; a rollout without axis names is assumed to be [T, N] already."""
-    return data.transpose(0, 1) if time_axis(data, 0) == 1 else data
+    return data.transpose(0, 1) if time_axis(data) == 1 else data
 
 
 def env_major(data: TensorDictBase) -> TensorDictBase:
-    """Return a native rollout [T, N] as [N, T] with the axis name "time", over the same memory."""
+    """Return a view of a rollout [T, N] as [N, T], with the second axis named "time"."""
     view = data.transpose(0, 1)
     view.names = [None, TIME]
     return view

@@ -1,7 +1,7 @@
 """Images, grid maps and sequences of them as LZ4 frames: any LZ4 reader returns their plain bytes.
 
 A skippable frame after the data, which LZ4 readers ignore, holds shape and dtype, so that they need not be passed to
-`decompress_*` and the replay buffer. Frames of other programs, without it, are read too, if shape and dtype are passed.
+`decompress_*` and the replay buffer. Frames of other programs lack it; they are read if shape and dtype are passed.
 Bytes are not trusted: a malformed or oversized frame raises FormatError. `fledge.compress_image` compresses better, in a
 format of its own.
 """
@@ -25,6 +25,7 @@ from fledge.storage.format.interop import MAX_LZ4_LEVEL
 SKIPPABLE = 0x184D2A5F
 _HEAD = struct.Struct("<II")
 MAX_NOTE = 1024
+DAMAGED = "The shape and dtype stored after the LZ4 frame cannot be read: the bytes are damaged."
 
 
 def compress_image(img: np.ndarray | torch.Tensor, level: int = 9) -> bytes:
@@ -34,9 +35,8 @@ def compress_image(img: np.ndarray | torch.Tensor, level: int = 9) -> bytes:
 
 def compress_image_seq(images: np.ndarray | torch.Tensor | Sequence[Any], level: int = 9) -> bytes:
     """Return a sequence of images, [T, ...] or a list, as one LZ4 frame."""
-    array = (
-        _as_array(images) if isinstance(images, np.ndarray | torch.Tensor) else np.stack([_as_array(i) for i in images])
-    )
+    whole = isinstance(images, np.ndarray | torch.Tensor)
+    array = _as_array(images) if whole else np.stack([_as_array(image) for image in images])
     if array.ndim < 1:
         raise InputError("images is a single number, but must be a sequence of images.")
     return _pack(array, level)
@@ -71,9 +71,7 @@ def decompress_image_seq(
         dtype: Dtype, for a frame that does not contain it; uint8 by default.
     """
     if not native.is_lz4(compressed_data):
-        return native.decompress_image_seq(
-            compressed_data, image_shape, batch_size, np.uint8 if dtype is None else dtype
-        )
+        return native.decompress_image_seq(compressed_data, image_shape, batch_size)
     given = None if image_shape is None or batch_size is None else (int(batch_size), *image_shape)
     shape, kind = describe(compressed_data, given, dtype)
     if shape is None:
@@ -82,7 +80,7 @@ def decompress_image_seq(
 
 
 def decompress_single_gridmap(args: tuple[bytes, Sequence[int], int, Any, int]) -> torch.Tensor:
-    """Return one frame of a compressed episode as a tensor, for `executor.map`.
+    """Return one frame of a compressed episode as a tensor. It takes one tuple, for `executor.map`.
 
     Args:
         args: (compressed_data, image_shape, episode_len, dtype, episode_relative_idx).
@@ -102,9 +100,15 @@ def describe(
     return None if shape is None else tuple(shape), np.dtype(np.uint8 if dtype is None else dtype)
 
 
-def _pack(array: np.ndarray, level: int) -> bytes:
+def native_level(level: int, name: str = "compression_level") -> int:
+    """Return Fledge's compression level (0 to 9) that corresponds to an LZ4 level (0 to 16); errors call it `name`."""
     if not isinstance(level, int | np.integer) or isinstance(level, bool) or not 0 <= level <= MAX_LZ4_LEVEL:
-        raise ConfigError(f"level is {level!r}, but must be a whole number from 0 to {MAX_LZ4_LEVEL}.")
+        raise ConfigError(f"{name} is {level!r}, but must be a whole number from 0 to {MAX_LZ4_LEVEL}.")
+    return min(int(level), 9)
+
+
+def _pack(array: np.ndarray, level: int) -> bytes:
+    native_level(level, "level")
     frame = lz4.frame.compress(array.tobytes(), compression_level=int(level), store_size=True)
     note = json.dumps({"dtype": array.dtype.str, "shape": array.shape}).encode()
     return b"".join([frame, _HEAD.pack(SKIPPABLE, len(note)), note])
@@ -123,23 +127,19 @@ def _note(data: bytes) -> dict[str, Any] | None:
         note = json.loads(tail[place + _HEAD.size :])
         dtype, shape = np.dtype(str(note["dtype"])), note["shape"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise FormatError(
-            "The shape and dtype stored after the LZ4 frame cannot be read: the bytes are damaged."
-        ) from error
-    numbers = (
-        dtype.kind in "biufc" and isinstance(shape, list) and all(type(n) is int and 0 <= n < 2**40 for n in shape)
-    )
-    if not numbers or math.prod(shape) > 2**48:
-        raise FormatError("The shape or dtype stored after the LZ4 frame is invalid: the bytes are damaged.")
+        raise FormatError(DAMAGED) from error
+    whole = isinstance(shape, list) and all(type(n) is int and 0 <= n < 2**40 for n in shape)
+    if dtype.kind not in "biufc" or not whole or math.prod(shape) > 2**48:
+        raise FormatError(DAMAGED)
     return {"dtype": dtype, "shape": tuple(shape)}
 
 
 def _content_size(data: bytes) -> int:
-    """Return the uncompressed size in an LZ4 frame's header, bytes; decompressing checks that it is true."""
+    """Return the uncompressed size that an LZ4 frame's header states, bytes; decompressing checks it."""
     try:
         size = int(lz4.frame.get_frame_info(bytes(data))["content_size"])
     except RuntimeError as error:
-        raise FormatError(f"The bytes are not an LZ4 frame ({error}).") from error
+        raise FormatError(f"The bytes are not an LZ4 frame ({error}): pass the bytes of compress_image.") from error
     if not size:
         raise InputError("The LZ4 frame does not contain its size: pass shape and dtype.")
     return size

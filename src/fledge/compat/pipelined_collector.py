@@ -1,4 +1,4 @@
-"""The pipelined collector of `pipelined_collector.py`: `from fledge.compat.pipelined_collector import PipelinedDataCollector`.
+"""The module `pipelined_collector` of NavRL's add-on: collect batches while the policy learns.
 
     base = SyncDataCollector(env, policy, frames_per_batch=32768, return_same_td=False)
     collector = PipelinedDataCollector(base, device="cuda:0", prefetch_count=2)
@@ -44,7 +44,7 @@ class PipelinedDataCollector(pipelined.PipelinedDataCollector):
         prefetch_count: int = 2,
     ) -> None:
         policy: Any = getattr(base_collector, "policy", None)
-        super().__init__(base_collector, None if device is None else usable_device(device), prefetch_count)
+        super().__init__(base_collector, usable_device(device), prefetch_count)
         if isinstance(policy, PPO):
             policy.learner.stale_policy = True
         self.stop_flag = False
@@ -76,7 +76,7 @@ class PipelinedDataCollector(pipelined.PipelinedDataCollector):
 
 
 class ReadyBatches:
-    """Number of collected batches, with the methods `qsize`, `empty` and `full` of a `queue.Queue`."""
+    """The add-on's `data_queue`: `qsize`, `empty` and `full` tell how many collected batches are ready."""
 
     def __init__(self, collector: PipelinedDataCollector) -> None:
         self._collector = collector

@@ -19,9 +19,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from fledge.agents.actor_critic import ActorCritic, MLPActorCritic, ValueNorm
+from fledge.agents.actor_critic import ActorCritic, MLPActorCritic
 from fledge.agents.base import Action, BaseAgent, Obs
-from fledge.agents.distributions import Head
 from fledge.collect.compressed import CompressedBatch
 from fledge.collect.exploration import is_deterministic
 from fledge.compat import compressed_learner
@@ -39,6 +38,11 @@ NAVRL_SETTINGS = {
     "actor.clip_ratio": "clip",
     "critic.clip_ratio": "value_clip",
 }
+
+
+def of_network(name: str) -> Any:
+    """Return a property that reads this attribute of `self.network`."""
+    return property(lambda self: getattr(self.network, name))
 
 
 class PPO(ActorCritic):
@@ -112,6 +116,20 @@ class PPO(ActorCritic):
             return entries.unsqueeze(0)
         return time_major(entries)
 
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Load a state dict of this class, or that of NavRL's own PPO (its released checkpoint), into the network."""
+        if any(name.startswith("feature_extractor.") for name in state_dict):
+            from fledge.tasks.navigation.networks.navrl import NavRLActorCritic, navrl_policy
+
+            if not isinstance(self.network, NavRLActorCritic):
+                raise InputError(
+                    "The state dict is from NavRL's network, but this policy has another network: "
+                    "pass the observation_spec and action_spec of NavigationEnv(NavigationConfig()) to PPO."
+                )
+            theirs = NavRLActorCritic.from_navrl(navrl_policy(state_dict, "The state dict"))
+            return self.network.load_state_dict(theirs.state_dict(), assign=assign)
+        return super().load_state_dict(state_dict, strict, assign)
+
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for copies, without the learner: a collector's frozen copy only acts."""
         return {name: value for name, value in super().__getstate__().items() if name != "learner"}
@@ -119,7 +137,7 @@ class PPO(ActorCritic):
     # ---- acting -----------------------------------------------------------------------------------------------------
 
     def forward(self, x: Any) -> Any:
-        """Return action parameters and values of encoded observations [B, F]; to a dict or TensorDict, add actions instead.
+        """Return action parameters and values of encoded observations [B, F]; to a dict or TensorDict `x`, add actions.
 
         The dict must have observations where `find_observations` looks. The method adds "action" (and ("agents", "action")
         if the dict has "agents"), "sample_log_prob" and "state_value", and returns the dict.
@@ -162,33 +180,12 @@ class PPO(ActorCritic):
     def example_inputs(self, batch: int, seed: int = 0) -> dict[str, Tensor]:
         return self.network.example_inputs(batch, seed)
 
-    @property
-    def head(self) -> Head:  # type: ignore[override]
-        return self.network.head
-
-    @property
-    def critic(self) -> nn.Linear:  # type: ignore[override]
-        return self.network.critic
-
-    @property
-    def value_norm(self) -> ValueNorm:  # type: ignore[override]
-        return self.network.value_norm
-
-    @property
-    def inputs(self) -> int:  # type: ignore[override]
-        return self.network.inputs
-
-    @property
-    def observes(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self.network.observes
-
-    @property
-    def outputs(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self.network.outputs
+    head, critic, value_norm = of_network("head"), of_network("critic"), of_network("value_norm")
+    inputs, observes, outputs = of_network("inputs"), of_network("observes"), of_network("outputs")
 
 
 class PPOWithCompression(PPO):
-    """PPO that acts on observations of `CompressedLidarTransform`, and learns from those of `CompressedDataCollector`.
+    """PPO that acts on observations of `CompressedLidarTransform`, and learns from batches of `CompressedDataCollector`.
 
     A batch [T, N] is decoded one minibatch at a time; a batch [N, T] is decoded as a whole.
     """
@@ -225,15 +222,16 @@ def _read_config(cfg: Any) -> tuple[PPOConfig, int]:
         return cfg or PPOConfig(), 0
     found = PPOConfig()
     for theirs, ours in {**NAVRL_SETTINGS, **{field.name: field.name for field in fields(PPOConfig)}}.items():
-        value = cfg
-        for part in theirs.split("."):
-            value = (
-                value.get(part) if isinstance(value, Mapping) or hasattr(value, "get") else getattr(value, part, None)
-            )
-        if value is not None:
+        if (value := _entry(cfg, theirs)) is not None:
             setattr(found, ours, value)
-    get = cfg.get if hasattr(cfg, "get") else lambda name: getattr(cfg, name, None)
-    return found, int(get("num_minibatches") or 0)
+    return found, int(_entry(cfg, "num_minibatches") or 0)
+
+
+def _entry(cfg: Any, path: str) -> Any:
+    """Return the entry `a.b` of nested mappings or objects, or None if there is none."""
+    for name in path.split("."):
+        cfg = cfg.get(name) if hasattr(cfg, "get") else getattr(cfg, name, None)
+    return cfg
 
 
 def _tensors(observations: Any) -> list[tuple[str, Tensor]]:

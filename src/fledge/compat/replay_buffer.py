@@ -1,4 +1,4 @@
-"""The replay buffer of `replay_buffer.py`, over fledge's compressed engine: `DictReplayBuffer`, `PrefixSum`, `sample_batch`.
+"""The module `replay_buffer` of NavRL's add-on: `DictReplayBuffer`, `PrefixSum` and `sample_batch`, compressed in memory.
 
     buffer = DictReplayBuffer(max_size=1000000, keys=["gridmap_inputs", "action", "reward", "done", "next_gridmap_inputs"])
     buffer.add(episode_data)                        # lists of frames, arrays or compressed frames by key
@@ -54,8 +54,8 @@ class DictReplayBuffer:
 
     Args:
         max_size: Largest number of frames; the oldest frames are removed.
-        keys: Keys of an episode; None takes the keys of the first episode. A mapping may give a `KeySpec` for each key, which
-            LZ4 frames of other programs need.
+        keys: Keys of an episode; None takes the keys of the first episode. A mapping gives each key a `KeySpec` or None;
+            LZ4 frames of other programs need a `KeySpec`.
         device: Device of the batches.
         img_compressed: Compress keys with two or more axes.
         compress_epi: True compresses whole episodes, False single frames, None chunks of time.
@@ -84,9 +84,7 @@ class DictReplayBuffer:
 
     def _make_engine(self) -> native.DictReplayBuffer:
         names = {column.name: column.spec for column in self.columns.values()} or None
-        room = (
-            3 * self.max_size
-        )  # kept frames, the rest of the oldest episode, and the new one: episodes leave whole there
+        room = 3 * self.max_size  # kept frames, the rest of the oldest episode, and the new one: episodes leave whole
         return native.DictReplayBuffer(room, names, self.device, self.img_compressed, compress_epi=self.compress_epi)
 
     # ---- adding ------------------------------------------------------------------------------------------------
@@ -156,7 +154,7 @@ class DictReplayBuffer:
 
     @property
     def buffer(self) -> dict[str, Sequence[Any]]:
-        """Frames by key, decoded on access; a key that was added as one compressed object per episode has these objects."""
+        """Frames by key, decoded on access; keys that were added as compressed episodes have one object per episode."""
         return {key: FrameList(self, key) if key in self.columns else [] for key in self.keys or ()}
 
     def _frames(self, episode: int, key: str) -> Any:

@@ -43,13 +43,15 @@ class Column:
 def read_columns(
     entries: Mapping[str, Any], columns: Mapping[str, Column], given: Mapping[str, KeySpec | None], most: int
 ) -> tuple[dict[str, Column], dict[str, Any]]:
-    """Return the columns that can store an episode, and its values by column name, limited to the last `most` frames."""
+    """Return columns that can store an episode, and its values by column name; only its last `most` frames are kept."""
     length = _length(entries)
     frames, forms = {}, {}
     for key, value in entries.items():
         frames[key], forms[key] = _read(key, value, length, given.get(key))
         if len(frames[key]) != length:
-            raise InputError(f"{key!r} has {len(frames[key])} frames, but other keys of the episode have {length}.")
+            raise InputError(
+                f"{key!r} has {len(frames[key])} frames, but other keys of the episode have {length}: pass as many for each."
+            )
         frames[key] = frames[key][-most:]
     found = dict(columns) or {key: Column(f"k{number}", form=forms[key]) for number, key in enumerate(entries)}
     if not columns:
@@ -63,13 +65,12 @@ def read_columns(
         base = key.removeprefix(NEXT)
         if not _follows(frames[base], frames[key]) or base.startswith(NEXT):
             taken = [column.name for column in found.values()]
-            found[key] = replace(
-                found[key], name=next(n for n in (f"k{i}" for i in range(len(taken) + 1)) if n not in taken)
-            )
+            unused = next(name for name in (f"k{number}" for number in range(len(taken) + 1)) if name not in taken)
+            found[key] = replace(found[key], name=unused)
         else:  # both are one column of the engine
             spec = _larger(found[base].spec, found[key].spec)
             found[base], found[key] = replace(found[base], spec=spec), replace(found[key], spec=spec)
-    return found, {column.name: _value(frames[key], column) for key, column in found.items()}
+    return found, {c.name: list(frames[key]) if c.ragged else frames[key] for key, c in found.items()}
 
 
 def _length(entries: Mapping[str, Any]) -> int:
@@ -133,7 +134,7 @@ def _text(key: str, texts: Sequence[str]) -> torch.Tensor:
 
 
 def _spec(key: str, frames: Any, known: KeySpec | None) -> KeySpec | None:
-    """Return the spec of a column with which it can also store these frames; `known` is its spec so far."""
+    """Return a spec that fits these frames and all earlier ones of the column; `known` is the column's spec so far."""
     shape, dtype = tuple(frames[0].shape), frames[0].dtype
     if known is None:
         known = KeySpec(shape, dtype)
@@ -164,7 +165,3 @@ def _follows(frames: Any, later: Any) -> bool:
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().view(torch.uint8) if tensor.ndim else tensor
-
-
-def _value(frames: Any, column: Column) -> Any:
-    return list(frames) if column.ragged else frames

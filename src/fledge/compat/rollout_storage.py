@@ -1,4 +1,4 @@
-"""The rollout archive of `rollout_storage.py`: `from fledge.compat.rollout_storage import RolloutStorage`.
+"""The module `rollout_storage` of NavRL's add-on: a folder of rollouts in LZ4 files, and compressed rollouts in memory.
 
     storage = RolloutStorage(save_dir="./rollout_data", compression_level=9)
     storage.save(data, iteration=100)               # rollout_data/rollout_000100.lz4
@@ -24,17 +24,15 @@ from tensordict import TensorDictBase
 
 from fledge.collect.compressed import CompressedBatch
 from fledge.compat import rollouts
-from fledge.compat.compressed_collector import native_level
 from fledge.compat.devices import usable_device
 from fledge.compat.layout import TIME
+from fledge.compat.lz4_images import native_level
 from fledge.core.errors import InputError, StorageError
 from fledge.storage import RolloutStorage as NativeStorage
 from fledge.storage import send
 from fledge.storage.checkpoint import find_checkpoint
 from fledge.storage.disk.durable import durable_file
 from fledge.storage.format.lz4_rollout import read_lz4_rollout
-from fledge.storage.format.reader import CheckpointFile
-from fledge.storage.format.rollout import read_rollout
 
 __all__ = ["RolloutStorage", "compress_rollout", "compress_rollout_for_storage", "decompress_minibatch"]
 __all__ += ["decompress_rollout", "load_rollout_compressed", "make_batches", "save_rollout_compressed"]
@@ -98,10 +96,8 @@ def save_rollout_compressed(data: Rollout, path: str | os.PathLike[str]) -> Path
 def load_rollout_compressed(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> TensorDictBase:
     """Return the rollout in an LZ4 file, or in a file of fledge's own format."""
     found, device = find_checkpoint(path), usable_device(device)
-    if found.suffix == ".lz4":
-        return read_lz4_rollout(found, device)
-    with CheckpointFile(found) as opened:
-        return read_rollout(opened, device)
+    is_lz4 = found.suffix == ".lz4"
+    return read_lz4_rollout(found, device) if is_lz4 else rollouts.load_rollout_compressed(found, device)
 
 
 def compress_rollout_for_storage(data: Rollout, compression_level: int = 9) -> bytes:
@@ -127,18 +123,15 @@ def compress_rollout(data: TensorDictBase, compression_level: int = 9) -> Compre
     Args:
         compression_level: 0 to 16, as in LZ4.
     """
-    if (
-        isinstance(data, TensorDictBase)
-        and len(data.batch_size) == 2
-        and not (data._has_names() and TIME in data.names)
-    ):
+    named = not isinstance(data, TensorDictBase) or (data._has_names() and TIME in data.names)
+    if not named and len(data.batch_size) == 2:
         data = data.copy().refine_names(..., TIME)
     return rollouts.compress_rollout(data, native_level(compression_level))
 
 
 def decompress_rollout(compressed: Rollout, device: str | torch.device | None = None) -> TensorDictBase:
-    """Return the rollout that was passed to `compress_rollout`; return a rollout that is not compressed unchanged."""
-    device = None if device is None else usable_device(device)
+    """Return the rollout that was passed to `compress_rollout`; a rollout that is not compressed is returned as it is."""
+    device = usable_device(device)
     if isinstance(compressed, TensorDictBase):
         return compressed if device is None else compressed.to(device)
     return rollouts.decompress_rollout(compressed, device)
@@ -147,12 +140,12 @@ def decompress_rollout(compressed: Rollout, device: str | torch.device | None = 
 def decompress_minibatch(
     compressed: CompressedBatch, minibatch_idx: torch.Tensor | Sequence[int], device: str | torch.device | None = None
 ) -> TensorDictBase:
-    """Return transitions of a compressed rollout, [len(minibatch_idx)]; their numbers are env * T + step."""
-    return rollouts.decompress_minibatch(compressed, minibatch_idx, None if device is None else usable_device(device))
+    """Return transitions of a compressed rollout, [len(minibatch_idx)]; index env * T + step means this step of this env."""
+    return rollouts.decompress_minibatch(compressed, minibatch_idx, usable_device(device))
 
 
 def make_batches(data: Rollout, num_minibatches: int) -> Iterator[torch.Tensor]:
-    """Yield the numbers of a rollout's transitions, shuffled, in `num_minibatches` equal parts; a remainder is left out."""
+    """Yield shuffled indices of a rollout's transitions in `num_minibatches` equal parts; a remainder is left out."""
     count = data.batch_size.numel()
     if not 1 <= num_minibatches <= count:
         raise InputError(
@@ -164,9 +157,7 @@ def make_batches(data: Rollout, num_minibatches: int) -> Iterator[torch.Tensor]:
 def sender_to(host: str, port: int, compression_level: int = 1) -> Callable[[Rollout], int]:
     """Connect to another machine; return a function that sends a rollout there and returns the number of bytes sent.
 
-    The rollout may be compressed or not.
-
-    On the other machine, `fledge.receive(connection)` returns each rollout.
+    The rollout may be compressed or not. On the other machine, `fledge.receive(connection)` returns each rollout.
 
         send_to_machine_B = sender_to("machine-b", 5555)
         send_to_machine_B(compress_rollout(data))

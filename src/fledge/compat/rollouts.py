@@ -1,4 +1,4 @@
-"""NavRL's functions for compressed rollouts and grid maps."""
+"""Functions of NavRL's add-on for compressed rollouts, with Fledge's axes [T, N] and file format."""
 
 from __future__ import annotations
 

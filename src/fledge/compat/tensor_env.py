@@ -90,7 +90,7 @@ class TensorEnv(BaseEnv, base.TensorEnv):
 
     @property
     def states(self) -> dict[str, Tensor]:
-        """Copies of the quantities of all entities, [num_envs, slots] each (`midrange/states.py` has slots and units)."""
+        """State of all entities by quantity, copied, [num_envs, slots] each (`midrange/states.py` lists slots and units)."""
         return slots_of(self.duel, self._given.origin_m, self.max_entities)
 
     def reset(self, env_mask: Tensor | None = None, out: TensorDict | None = None) -> Any:
@@ -125,8 +125,8 @@ class TensorEnv(BaseEnv, base.TensorEnv):
 
         Returns:
             Rewards of "p1" and "p2"; dones [num_envs], which stay true until a reset; infos with winner (0: draw or not
-            decided, 1, 2), p1_alive, p2_alive, truncated, and the `info` of Fledge's rewards: that of P1 at the top level,
-            and those of both sides under "p1" and "p2".
+            decided, 1, 2), p1_alive, p2_alive, truncated, and outcome, terminated and shots, which Fledge's rewards read:
+            P1's at the top level, and each side's under "p1" and "p2".
         """
         if out is not None:
             return self.one_sided.step(actions, dt, out=out)
@@ -153,7 +153,7 @@ class TensorEnv(BaseEnv, base.TensorEnv):
         return self.get_observations(), rewards, self.done.clone(), infos | infos["p1"]
 
     def compute_rewards(self, done_mask: Tensor, winner_mask: Tensor | None = None) -> dict[str, Tensor]:
-        """Return both sides' rewards: for the result where `done_mask` is true, plus for being alive while a fight continues.
+        """Return the rewards of "p1" and "p2": for the result of fights in `done_mask`, and for being alive in the others.
 
         Args:
             winner_mask: 0 for a draw, 1 or 2 for the winner; by default the winners that the env determined.
@@ -169,11 +169,11 @@ class TensorEnv(BaseEnv, base.TensorEnv):
         return rewards
 
     def get_observations(self) -> Observations:
-        """Return both sides' observations, with Fledge's observations state, missile_tokens, spacetime and mask."""
+        """Return the observations of "p1" and "p2": midrangeRL's, and Fledge's state, missile_tokens, spacetime and mask."""
         return side_observations(self.duel, self._buffers["obs"], self._given.origin_m, self._given.size_m)
 
     def close(self) -> None:
-        """Release threads."""
+        """Stop the env's threads."""
         self.duel.close()
         if "one_sided" in self.__dict__:
             self.one_sided.close()
@@ -213,7 +213,7 @@ class TensorEnv(BaseEnv, base.TensorEnv):
     # ---- actions ---------------------------------------------------------------------------------------------------
 
     def _read(self, actions: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Return the actions of both sides, [2 num_envs] by part; rows alternate between P1 and P2."""
+        """Return rudder, throttle and fire of both sides, [2 num_envs] each; rows alternate between P1 and P2."""
         if not isinstance(actions, Mapping):
             raise InputError(
                 f"actions is a {type(actions).__name__}, but must be a dict: p1_rudder, p1_throttle and so on."

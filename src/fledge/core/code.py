@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from fledge.core.errors import ConfigError, did_you_mean
+from fledge.core.paths import path_hint
 
 _FOLDERS: set[Path] = set()  # folders of the files that were run in this process
 
@@ -66,7 +67,7 @@ def is_gone(place: str) -> bool:
 def module_from_file(path: Path) -> ModuleType:
     """Run a Python file as a module, which can import other modules from its folder, and return the module."""
     if not path.is_file():
-        raise ConfigError(f"There is no file {path}.")
+        raise ConfigError(f"There is no file {path}.{path_hint(path)}")
     # files of the same name in different folders are different modules
     name = f"{FILE_MODULES}{path.stem}_{hashlib.sha1(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)

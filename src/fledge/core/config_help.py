@@ -82,14 +82,15 @@ def unknown_key(key: str, known: Sequence[str]) -> str:
     """Return the error message for a key that is not among the `known` settings, with the most similar one as a hint."""
     near = nearest_key(key, known)
     hint = f" Did you mean {near}?" if near else ""
-    return f"There is no setting {key}.{hint} `--help-config` lists them all."
+    return f"There is no setting {key}.{hint} `fledge train TASK --help-config` lists all settings."
 
 
 def nearest_key(key: str, known: Sequence[str], cutoff: float = 0.7) -> str | None:
     """Return the known setting that a mistyped key most likely means; None if no setting is similar enough.
 
     Only the last parts of the names are compared: by spelling (numenvs finds env.num_envs), by common words (envs finds
-    env.num_envs) and by initials (learning_rate finds ppo.lr). A setting in the key's own section is preferred.
+    env.num_envs), by beginnings (num_obs finds num_obstacles) and by initials (learning_rate finds
+    ppo.lr). A setting in the key's own section is preferred.
     """
     section, _, name = key.lower().rpartition(".")
 
@@ -99,6 +100,8 @@ def nearest_key(key: str, known: Sequence[str], cutoff: float = 0.7) -> str | No
         score = difflib.SequenceMatcher(None, name, other).ratio()
         if ours and theirs and (ours <= theirs or theirs <= ours):
             score = max(score, 0.7 + 0.3 * len("".join(ours & theirs)) / len("".join(ours | theirs)))
+        if len(name) > 3 and other.startswith(name):
+            score = max(score, 0.85)
         if other == "".join(word[0] for word in name.split("_") if word) and len(other) > 1:
             score = max(score, 0.9)
         return score + (0.1 if section and section == of else 0.0)

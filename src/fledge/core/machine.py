@@ -27,13 +27,13 @@ def default_threads() -> int:
 def pick_device(wanted: str, gpus: int, local_rank: int = 0) -> str:
     """Return the device of one rank: "cpu", or "cuda:N", with another GPU for each rank.
 
-    Raises:
-        ConfigError: That GPU does not exist.
-
     Args:
         wanted: "auto" (a GPU if there is one), "cpu", "cuda", or "cuda:N" (this GPU, which allows only one rank).
         gpus: Number of GPUs of this machine.
         local_rank: Number of this rank among the ranks on this machine.
+
+    Raises:
+        ConfigError: That GPU does not exist.
     """
     if wanted == "cpu" or (wanted == "auto" and not gpus):
         return "cpu"

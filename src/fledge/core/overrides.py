@@ -11,16 +11,17 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fledge.core.code import is_reference
 from fledge.core.config_help import TYPE_NAMES, field_help, unknown_key
 from fledge.core.errors import ConfigError
+from fledge.core.paths import shorten
+from fledge.core.yaml_text import parse_yaml, problem_of
+from fledge.core.yaml_text import read_yaml as read_yaml
 
 C = TypeVar("C")
 Preset = tuple[str, Mapping[str, Any]]  # its name in error messages, and its content
@@ -104,6 +105,7 @@ class _Config:
                 name for name, means in self.aliases.items() if means and name.rpartition(".")[0] == section != ""
             ]
             raise ConfigError(source + unknown_key(ours, [*self.known, *others]))
+        _refuse_interpolation(value, f"{source}{key}")
         self.scaled.pop(ours, None)
         if factors:
             self.scaled[ours] = f"{source}{key}={value}", factors
@@ -111,12 +113,12 @@ class _Config:
             is_verbatim = (
                 not is_text or not value or (self.known[ours].type_name == TYPE_NAMES[str] and value[0] not in "'\"")
             )
-            self._set(ours, value if is_verbatim else yaml.safe_load(value))
+            self._set(ours, value if is_verbatim else parse_yaml(value))
         except (OmegaConfBaseException, ValueError) as error:
             takes = self.known[ours].type_name
-            raise ConfigError(f"{source}{ours}={value} does not fit: {ours} takes {takes}.") from error
+            raise ConfigError(f"{source}{ours}={shorten(value)} does not fit: {ours} takes {takes}.") from error
         except Exception as error:  # YAML's scanner has its own error tree
-            raise ConfigError(f"{source}{key}={value} cannot be read: {str(error).splitlines()[0]}.") from error
+            raise ConfigError(f"{source}{key}={shorten(value)} cannot be read: {problem_of(error)}.") from error
         return ours
 
     def _set(self, key: str, value: Any) -> None:
@@ -152,7 +154,7 @@ class _Config:
         ours = self.aliases[theirs]
         if not ours.startswith("="):
             return ours
-        if yaml.safe_load(ours[1:]) != (yaml.safe_load(value) if isinstance(value, str) else value):
+        if parse_yaml(ours[1:]) != (parse_yaml(value) if isinstance(value, str) else value):
             raise ConfigError(
                 f"{source}{key}={value} is not supported: Fledge always uses {ours[1:]}. Leave {key} out."
             )
@@ -271,19 +273,6 @@ def to_plain(config: Any) -> dict[str, Any]:
     return plain
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Return the settings in a YAML file, nested; raise ConfigError if it cannot be read."""
-    try:
-        content: Any = OmegaConf.to_container(OmegaConf.create(path.read_text()))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" in line {mark.line + 1}" if mark is not None else ""
-        raise ConfigError(f"{path} cannot be read{where}: {str(error).splitlines()[0]}.") from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path} is not a file of settings: it must consist of lines such as `seed: 3`.")
-    return content
-
-
 def check_config_class(kind: type, what: str) -> None:
     """Raise ConfigError unless a dataclass can be a config: every field has a default and a type that YAML supports."""
     try:
@@ -298,7 +287,14 @@ def check_config_class(kind: type, what: str) -> None:
         ) from error
 
 
+def _refuse_interpolation(value: Any, source: str) -> None:
+    """Raise ConfigError if a value has the form ${...}, in which OmegaConf would read environment variables."""
+    if "${" in str(value):
+        raise ConfigError(f"{source} contains '${{', which settings do not allow: write the value itself.")
+
+
 def _merge(node: Any, content: Mapping[str, Any], source: str) -> Any:
+    _refuse_interpolation(content, source)
     try:
         return OmegaConf.merge(node, OmegaConf.create(dict(content)))
     except OmegaConfBaseException as error:

@@ -27,6 +27,7 @@ import yaml
 
 from fledge.core.code import absolute, is_gone
 from fledge.core.errors import ConfigError
+from fledge.core.yaml_text import parse_yaml
 
 Resume = Literal["same", "changes", "restart", "weights"]
 KEY = "fledge"  # of our entry in a field's metadata
@@ -123,7 +124,7 @@ def check_settings(config: Any, prefix: str = "") -> None:
 
 
 def refuse_code(config: Any, overrides: Sequence[str] = (), prefix: str = "") -> None:
-    """Raise ConfigError if a setting names code that `overrides`, the user's own words, do not: files must not run code."""
+    """Raise ConfigError if a setting names code that the user's own `overrides` do not name: a file must not run code."""
     for key, field, value in walk(config, prefix):
         if rule_of(field).code:
             refuse_unnamed(key, value, overrides)
@@ -143,11 +144,11 @@ def refuse_unnamed(key: str, value: str | Sequence[str], overrides: Sequence[str
 
 
 def _items(text: str) -> list[str]:
-    """Return the value of an override as a list with one item, or the items of the list that it is."""
+    """Return the items of a value such as [a, b]; a list of one item for any other value."""
     if not text.startswith("["):
         return [text]
     try:
-        found = yaml.safe_load(text)
+        found = parse_yaml(text)
     except yaml.YAMLError:
         return []
     return [str(item) for item in found] if isinstance(found, list) else []

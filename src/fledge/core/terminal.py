@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 F = TypeVar("F")
+EVERY_S = 30.0  # between lines of progress that are not on a terminal
 
 
 def make_console(stderr: bool = False, file: IO[str] | None = None, width: int | None = None) -> Console:
@@ -65,8 +66,8 @@ def duration(seconds: float) -> str:
 
 
 def say(console: Console, text: str) -> None:
-    """Print one line without wrapping, so that paths and commands can be copied."""
-    console.print(text, soft_wrap=True)
+    """Print one line without wrapping, so that paths and commands can be copied; control characters are escaped."""
+    console.print(harmless(text), soft_wrap=True)
 
 
 def in_notebook() -> bool:
@@ -118,15 +119,28 @@ class NotebookBar:
 
 @contextmanager
 def counting(console: Console, text: str, total: int, quiet: bool = False) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on a terminal or in a notebook; yield a function to call with the number of finished items."""
+    """Show a progress bar on a terminal or in a notebook, elsewhere a line every EVERY_S seconds.
+
+    Yield a function to call with the number of finished items.
+    """
     if in_notebook() and not quiet:
         shown = NotebookBar(text, total)
         yield shown.update
         shown.close()
         return
+    if not console.is_interactive:  # a bar would leave an empty line in a file
+        due = time.monotonic() + EVERY_S
+
+        def log(done: int) -> None:
+            nonlocal due
+            if not quiet and time.monotonic() >= due:
+                say(console, f"{text}: {done:,} of {total:,}")
+                due = time.monotonic() + EVERY_S
+
+        yield log
+        return
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    hidden = quiet or not console.is_interactive  # a bar would leave an empty line in a file
-    with Progress(*columns, console=console, disable=hidden, transient=True) as progress:
+    with Progress(*columns, console=console, disable=quiet, transient=True) as progress:
         bar = progress.add_task(text, total=total)
         yield lambda done: progress.update(bar, completed=done)
 

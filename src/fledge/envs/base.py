@@ -29,6 +29,8 @@ rollout. Sums are not part of `state_dict`.
 
 from __future__ import annotations
 
+import math
+import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
@@ -41,19 +43,21 @@ from fledge.core.specs import ActionSpec, TensorSpec
 
 Action = torch.Tensor | Mapping[str, torch.Tensor]
 Log = dict[str, tuple[torch.Tensor | float, torch.Tensor | int]]  # sum and count of logged values by name
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)  # dtypes of continuous actions
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)  # dtypes of discrete actions
 
 
 class TensorEnv(ABC):
     """Base class: many envs of one task. Subclasses implement the specs, physics and state."""
 
     outcomes: Mapping[int, str] = {}
-    """Names of the values of `outcome`."""
+    """Name of each value of `outcome`, such as {0: "running", 1: "success"}."""
     decision_s: float = 1.0
     """Simulated seconds per step."""
     one_clock: bool = True
     """Whether all episodes are truncated after the same number of steps."""
     resumes_exactly: bool = True
-    """Whether `state_dict` is complete; if not, loading it begins new episodes."""
+    """Whether an env that loads a `state_dict` continues exactly; if false, a resumed run begins new episodes."""
     group: int = 1
     """Number of consecutive rows that share an episode, such as both sides of a duel; they begin and end together."""
 
@@ -73,11 +77,13 @@ class TensorEnv(ABC):
         return self
 
     def log_scalar(self, name: str, value: torch.Tensor | float, where: torch.Tensor | None = None) -> None:
-        """Add values to the mean that is logged as `env/NAME`: all, or those where the mask `where` (broadcast) is true."""
+        """Add values to the mean that training logs as `env/NAME`; with a bool mask `where`, only those where it is true."""
         added: torch.Tensor | float
         count: torch.Tensor | int
-        if not isinstance(value, torch.Tensor | float | int) or (where is not None and where.dtype is not torch.bool):
-            raise InputError(f"log_scalar({name!r}) needs a tensor or number as `value`, and a bool tensor as `where`.")
+        if not isinstance(value, torch.Tensor | float | int):
+            raise InputError(f"log_scalar({name!r}) got a {type(value).__name__}, but must get a tensor or a number.")
+        if where is not None and where.dtype is not torch.bool:
+            raise InputError(f"log_scalar({name!r}) got a mask `where` of {where.dtype}, but it must be torch.bool.")
         if where is not None:
             chosen = torch.where(where, value, 0.0).detach()
             added, count = chosen.sum(dtype=torch.float64), where.expand_as(chosen).sum()
@@ -89,7 +95,7 @@ class TensorEnv(ABC):
         self._log[name] = total + added, seen + count
 
     def take_log(self) -> Log:
-        """Return sum and count of the values logged since the last call, by name, and reset them."""
+        """Return by name the sum and the number of the values logged since the last call, and reset both to 0."""
         taken, self._log = self._log, {}
         return taken
 
@@ -151,7 +157,7 @@ class TensorEnv(ABC):
         return out
 
     def check_state(self, state: Mapping[str, Any], keys: Iterable[str], **own: int) -> None:
-        """Raise InputError unless a saved state has `keys`, and the values of this env in `own`."""
+        """Raise InputError unless a saved state has the entries `keys`, and under each name in `own` the same value."""
         if missing := [key for key in (*keys, *own) if key not in state]:
             raise InputError(f"This is not a state of a {type(self).__name__}: it has no {', '.join(missing)}.")
         for name, value in own.items():
@@ -161,50 +167,64 @@ class TensorEnv(ABC):
                     f"Make the env with {name}={state[name]} to continue."
                 )
 
-    def check_action(self, action: Action) -> None:
-        """Raise InputError unless the action has the shape, dtype and device of the spec, and finite, allowed values."""
-        spec = self.action_spec
-        if isinstance(spec, TensorSpec):
-            return self._check_tensor("The action", action, spec)
-        if not isinstance(action, (Mapping, TensorDict)) or set(action.keys()) != set(spec):
-            got = ", ".join(action.keys()) if isinstance(action, (Mapping, TensorDict)) else type(action).__name__
-            raise InputError(f"The action is {got or 'empty'}, but must be a dict with the keys {', '.join(spec)}.")
-        for name, part in spec.items():
-            self._check_tensor(f"The action's {name}", action[name], part)
+    def check_action(self, action: Action, what: str = "The action", rows: int | None = None) -> None:
+        """Raise InputError unless the action has the shape, dtype and device of the spec, and finite, allowed values.
 
-    def _check_tensor(self, what: str, action: Any, spec: TensorSpec) -> None:
-        expected = (self.num_envs, *spec.shape)
+        Args:
+            what: The action's name at the beginning of the message.
+            rows: Number of rows of the action; by default one for each env.
+        """
+        spec, rows = self.action_spec, self.num_envs if rows is None else rows
+        if isinstance(spec, TensorSpec):
+            return self._check_tensor(what, action, spec, rows)
+        if not isinstance(action, (Mapping, TensorDict)):
+            raise InputError(
+                f"{what} is a {type(action).__name__}, but must be a dict with the keys {', '.join(spec)}."
+            )
+        if set(action.keys()) != set(spec):
+            got = ", ".join(map(str, action.keys())) or "none"
+            raise InputError(f"{what} has the keys {got}, but must have the keys {', '.join(spec)}.")
+        for name, part in spec.items():
+            self._check_tensor(f"{what}'s {name}", action[name], part, rows)
+
+    def _check_tensor(self, what: str, action: Any, spec: TensorSpec, rows: int) -> None:
+        expected = (rows, *spec.shape)
         if not isinstance(action, torch.Tensor):
             raise InputError(f"{what} is a {type(action).__name__}, but must be a torch.Tensor of shape {expected}.")
+        if action.layout != torch.strided or action.is_nested:
+            kind = "nested" if action.is_nested else action.layout
+            raise InputError(f"{what} is {kind}, but must be a dense tensor of shape {expected}.")
         if tuple(action.shape) != expected:
             raise InputError(f"{what} has shape {tuple(action.shape)}, but must have {expected}.")
-        if action.layout != torch.strided:
-            raise InputError(f"{what} is {action.layout}, but must be a dense tensor: call to_dense().")
         if action.device.type != self.device.type:
             raise InputError(f"{what} is on {action.device}, but must be on the env's device, {self.device}.")
-        if spec.num_values is None:
-            if not action.is_floating_point():
-                raise InputError(f"{what} has dtype {action.dtype}, but must have {spec.dtype}.")
-            # Not on CUDA, where this check would wait for the device; kernels there treat NaN as the lower bound.
-            if self.device.type == "cpu" and not torch.isfinite(action).all():
-                bad = int((~torch.isfinite(action)).reshape(self.num_envs, -1).any(1).nonzero()[0])
-                raise InputError(f"{what} of env {bad} is {action[bad].tolist()}, but must be finite.")
-        else:
-            if action.is_floating_point() or action.dtype == torch.bool:
-                raise InputError(
-                    f"{what} has dtype {action.dtype}, but must hold integers from 0 to {spec.num_values - 1}."
-                )
-            if self.device.type == "cpu" and ((action < 0) | (action >= spec.num_values)).any():
-                raise InputError(f"{what} has values outside of the allowed 0 to {spec.num_values - 1}.")
+        discrete, last = spec.num_values is not None, (spec.num_values or 0) - 1
+        if action.dtype not in (INTEGERS if discrete else FLOATS):
+            values = f", with values from 0 to {last}" if discrete else ""
+            raise InputError(f"{what} has dtype {action.dtype}, but must have {spec.dtype}{values}.")
+        if self.device.type != "cpu":
+            return  # the checks below would wait for the device; kernels there treat NaN as the lower bound
+        wrong = (action < 0) | (action > last) if discrete else ~torch.isfinite(action)
+        if wrong.any():
+            bad = int(wrong.reshape(rows, -1).any(1).nonzero()[0])
+            allowed = f"0 to {last}" if discrete else "finite"
+            raise InputError(f"{what} of env {bad} is {action[bad].tolist()}, but must be {allowed}.")
 
     def check_mask(self, env_mask: torch.Tensor | None, begun: bool) -> torch.Tensor:
-        """Return the mask of a reset, all true if None; raise InputError if it is invalid, or not all true before `begun`."""
+        """Return the mask of a reset, [N] bool; None means all envs.
+
+        Raise InputError if it is invalid, or if the first reset (`begun` is false) does not include every env.
+        """
         if env_mask is None:
             return torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
-        is_tensor = isinstance(env_mask, torch.Tensor)
-        if not is_tensor or env_mask.dtype != torch.bool or tuple(env_mask.shape) != (self.num_envs,):
-            came = f"{env_mask.dtype} {tuple(env_mask.shape)}" if is_tensor else f"a {type(env_mask).__name__}"
-            raise InputError(f"env_mask must be a bool tensor of shape ({self.num_envs},), not {came}.")
+        came = f"a {type(env_mask).__name__}"
+        if isinstance(env_mask, torch.Tensor):
+            kind = "" if env_mask.layout == torch.strided else f"{env_mask.layout} "
+            came = f"{kind}{env_mask.dtype} {tuple(env_mask.shape)} on {env_mask.device.type}"
+        if came != f"{torch.bool} {(self.num_envs,)} on {self.device.type}":
+            raise InputError(
+                f"env_mask must be a bool tensor of shape ({self.num_envs},) on {self.device.type}, not {came}."
+            )
         together = env_mask.view(-1, self.group)
         if self.group > 1 and not torch.equal(together, together[:, :1].expand_as(together)):
             raise InputError(
@@ -213,6 +233,13 @@ class TensorEnv(ABC):
         if not begun and not env_mask.all():
             raise InputError("The first reset must begin an episode in every env: call reset() without a mask first.")
         return env_mask
+
+
+def check_duration(dt: Any, decision_s: float, fix: str = "leave dt out") -> None:
+    """Raise InputError unless `dt` is None or the time of a decision, s: most envs cannot change it."""
+    if dt is None or (isinstance(dt, numbers.Real) and math.isclose(dt, decision_s)):
+        return
+    raise InputError(f"dt is {dt!r}, but a decision of this env always lasts {decision_s} s: {fix}.")
 
 
 def check_begun(begun: bool) -> None:
@@ -228,7 +255,7 @@ def fill(out: TensorDict, values: Mapping[str, torch.Tensor]) -> None:
 
 
 def clear_results(out: TensorDict) -> None:
-    """Set all entries of `out` but the observations to zero."""
+    """Set reward, terminated, truncated and outcome to zero, as far as `out` has them."""
     for name in out.keys() & {"reward", "terminated", "truncated", "outcome"}:
         out[name].zero_()
 
@@ -244,7 +271,7 @@ def add_logs(logs: Iterable[Log]) -> Log:
 
 
 def make_action_buffer(spec: ActionSpec, batch: tuple[int, ...], device: torch.device) -> Any:
-    """Return a zeroed tensor for an action, or a TensorDict if the spec is a dict."""
+    """Return a zeroed tensor [*batch, *spec.shape] or, if the spec is a dict, a TensorDict of such tensors."""
     if isinstance(spec, TensorSpec):
         return torch.zeros((*batch, *spec.shape), dtype=spec.dtype, device=device)
     return TensorDict({name: make_action_buffer(part, batch, device) for name, part in spec.items()}, list(batch))

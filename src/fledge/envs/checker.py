@@ -59,7 +59,7 @@ def check_tensor_env(
     check = _Check(make_env, steps, num_envs, seed, make_longer)
     with check.env() as env:
         check.specs(env)
-        check.actions = list(_draw_actions(env, steps))
+        check.actions = list(draw_actions(env, steps))
     summary = check.flight()
     check.determinism()
     check.ends()
@@ -244,7 +244,7 @@ def masked_specs(env: TensorEnv) -> list[TensorSpec]:
     return [spec for spec in parts_of(env.action_spec).values() if spec.mask is not None]
 
 
-def _draw_actions(env: TensorEnv, steps: int) -> Iterator[Action]:
+def draw_actions(env: TensorEnv, steps: int) -> Iterator[Action]:
     """Yield random actions, each kept for some steps. Masks are ignored: an env must accept actions that the mask forbids."""
     spec, n, generator = env.action_spec, env.num_envs, torch.Generator().manual_seed(7)
     parts = parts_of(spec)

@@ -32,7 +32,7 @@ def fail(sentence: str) -> None:
 
 
 class FlightLog:
-    """Adds up rewards and lengths of every episode itself, and compares the env's results with them."""
+    """Sums up every episode's rewards and steps independently of the env, and compares the env's results with the sums."""
 
     def __init__(self, num_envs: int, one_clock: bool = True) -> None:
         self.one_clock = one_clock
@@ -75,7 +75,7 @@ class FlightLog:
         self.total[ended] = 0.0
 
     def close(self, steps: int) -> CheckSummary:
-        """Check the rules that concern all steps together, and return the summary."""
+        """Check the rules that concern the whole check, not single steps, and return the summary."""
         if not self.cut:
             fail(f"No episode was truncated in {steps} steps: give make_env a shorter time limit, or raise steps.")
         if self.one_clock and (len(set(self.cut)) > 1 or max(self.lengths) > self.cut[0]):

@@ -24,9 +24,10 @@ from fledge.envs.wrapper import EnvWrapper
 
 
 class Opponent(Protocol):
-    """The agent interface that an OpponentWrapper calls."""
+    """The methods of an agent that OpponentWrapper calls."""
 
     def act(self, obs: Mapping[str, Tensor], deterministic: bool = True) -> Any: ...
+    def get_name(self) -> str: ...
     def reset(self, env_mask: Tensor | None = None) -> None: ...
     def episode_state(self) -> dict[str, Any]: ...
     def load_episode_state(self, state: Mapping[str, Any]) -> None: ...
@@ -49,7 +50,9 @@ class OpponentWrapper(EnvWrapper):
         env_offset: int = 0,
     ) -> None:
         if both.group != 2:
-            raise InputError(f"An episode of {type(both).__name__} has {both.group} rows, but must have 2.")
+            raise InputError(
+                f"OpponentWrapper needs an env with 2 rows per episode, but {type(both).__name__} has {both.group}."
+            )
         super().__init__(both, both.num_envs // 2)
         self.both, self.env_offset, self.group = both, env_offset, 1
         rows = torch.arange(self.num_envs, device=self.device)
@@ -114,7 +117,10 @@ class OpponentWrapper(EnvWrapper):
         for number in met:
             rows = self.theirs if len(met) == 1 else self.theirs[(self.opponent == number).to(self.device)]
             seen = {name: value[rows] for name, value in self._out["obs"].items()}
-            self._put(self.opponents[number].act(seen, True), rows)
+            opponent = self.opponents[number]
+            acted = opponent.act(seen, True)
+            self.check_action(acted, f"Opponent {opponent.get_name()}: the action", len(rows))
+            self._put(acted, rows)
         self.both.step(self._actions, dt, out=self._out)
         result = self._hand_out(out)
         ended = self._out["terminated"][self.mine] | self._out["truncated"][self.mine]

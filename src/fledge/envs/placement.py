@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from fledge.core.errors import InputError
 
+MAX_THREADS = 4096
+
 
 @dataclass(frozen=True)
 class EnvPlacement:
@@ -36,6 +38,10 @@ class EnvPlacement:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise InputError(f"{name}={value!r} must be a whole number of at least {least}.")
+        if self.num_threads is not None and self.num_threads > MAX_THREADS:
+            raise InputError(
+                f"num_threads={self.num_threads} must be at most {MAX_THREADS}: leave it out for one per core."
+            )
         if self.total_envs is not None and self.env_offset >= self.total_envs:
             raise InputError(
                 f"env_offset={self.env_offset} must be less than total_envs={self.total_envs}: it is the index of a row."

@@ -31,7 +31,7 @@ Reward = Callable[[TensorEnv, Action, TensorDict], Tensor]
 
 
 def find_reward(reference: str) -> Reward:
-    """Return the reward that `module:object` or `file.py:object` names; a class is called without arguments to make one."""
+    """Return the reward that `module:object` or `file.py:object` names; if that is a class, return a new object of it."""
     found = find_object(reference)
     try:
         reward = found() if isinstance(found, type) else found
@@ -73,7 +73,9 @@ def call_reward(name: str, call: Callable[[], Any]) -> Any:
         where = traceback.extract_tb(error.__traceback__)[2:]  # the first line of the reward itself
         at = f" in {where[0].filename}, line {where[0].lineno}" if where else ", called as reward(env, action, out)"
         said = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(": ")
-        raise InputError(f"The reward {name} failed{at}: {said}. `fledge --debug` shows the traceback.") from error
+        raise InputError(
+            f"The reward {name} failed{at}: {said}. On the command line, --debug shows the traceback."
+        ) from error
 
 
 def check_reward(name: str, reward: Any, num_envs: int) -> Tensor:

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from fledge.core.errors import InputError
 from fledge.core.random import M0, M1, ROUNDS, W0, W1, Purpose, split_seed
-from fledge.envs.base import Action, TensorEnv, check_begun, clear_results, fill
+from fledge.envs.base import Action, TensorEnv, check_begun, check_duration, clear_results, fill
 
 LOW = 0xFFFFFFFF
 OBSERVING = 1 << 31  # first draw of `observe`; those of `begin` (step 0) and `advance` (steps 1, 2, ...) count from 0
@@ -93,7 +93,7 @@ class TorchEnv(TensorEnv):
         self.state[name] = torch.where(wide, value, self.state[name])
 
     def uniform(self, *shape: int) -> Tensor:
-        """Return uniform random numbers in [0, 1), [N, *shape]: new ones in each call of a step, equal in runs of one seed."""
+        """Return uniform random numbers in [0, 1), [N, *shape]: new in every call, and the same in all runs of one seed."""
         count = math.prod(shape)
         blocks = -(-count // 4)
         draws = self._draw + torch.arange(blocks, device=self.device)
@@ -121,10 +121,7 @@ class TorchEnv(TensorEnv):
         return into
 
     def step(self, action: Action, dt: float | None = None, out: TensorDict | None = None) -> TensorDict:
-        if dt is not None and not math.isclose(dt, self.decision_s):
-            raise InputError(
-                f"dt is {dt} s, but a decision of this env always lasts {self.decision_s} s: leave dt out."
-            )
+        check_duration(dt, self.decision_s)
         check_begun(self._begun)
         self.check_action(action)
         into = self.check_buffers(out)
@@ -186,7 +183,8 @@ class TorchEnv(TensorEnv):
         self.check_state(state, ("state", "counters", "begun"), seed=self.seed, env_offset=self.env_offset)
         if len(state["counters"]["episode"]) != self.num_envs:
             raise InputError(
-                f"The state is of {len(state['counters']['episode'])} envs, but this env has {self.num_envs}."
+                f"The state holds {len(state['counters']['episode'])} envs, but this env has {self.num_envs}: make one of "
+                "the same size."
             )
         self.state = {k: v.to(self.device).clone() for k, v in state["state"].items()}
         counters = {k: v.to(self.device).clone() for k, v in state["counters"].items()}
@@ -195,7 +193,7 @@ class TorchEnv(TensorEnv):
 
 
 def philox(env: Tensor, time: Tensor, purpose: Tensor, draw: Tensor, seed: int) -> Tensor:
-    """Return the four random words of `core.random.philox`, on a new last axis, for int64 tensors of 32-bit words."""
+    """Return four 32-bit random words, [..., 4] int64, for int64 tensors of counters; the function of `core.random.philox`."""
     c0, c1, c2, c3 = torch.broadcast_tensors(env & LOW, time & LOW, purpose & LOW, draw & LOW)
     k0, k1 = split_seed(seed)
     for _ in range(ROUNDS):

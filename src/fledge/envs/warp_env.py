@@ -23,12 +23,12 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 import warp as wp
-from tensordict import TensorDict
+from tensordict import TensorDict, TensorDictBase
 
 from fledge.core.errors import InputError, MemoryBudgetError, NumericsError
 from fledge.core.machine import available_bytes, default_threads
 from fledge.core.settings import refuse_code
-from fledge.envs.base import Action, TensorEnv, check_begun, clear_results
+from fledge.envs.base import Action, TensorEnv, check_begun, check_duration, clear_results
 from fledge.envs.launch import Call, Launcher, Program
 from fledge.envs.nan_dump import load_dump, save_dump
 
@@ -65,7 +65,7 @@ class WarpEnv(TensorEnv):
     unit: ClassVar[str] = "envs"
     """Name of one env in messages."""
     observed_copies: ClassVar[int] = 4
-    """Observations in memory per env: the env's and the caller's buffers, both with final_obs."""
+    """Copies of an observation in memory: obs and final_obs, in the env's and in the caller's buffers."""
     parts: ClassVar[tuple[str, ...]]
     """Keys of `state_parts`."""
 
@@ -98,10 +98,7 @@ class WarpEnv(TensorEnv):
 
     def set_duration(self, seconds: float) -> None:
         """Set the duration of the next decision, s; raise InputError if the env does not support it."""
-        if not math.isclose(seconds, self.decision_s):
-            raise InputError(
-                f"dt is {seconds} s, but a decision of this env lasts {self.decision_s} s: set env.decimation."
-            )
+        check_duration(seconds, self.decision_s, "leave dt out, or set env.decimation")
 
     def before_advance(self) -> None:
         """Advance the clock, and objects that move independently of the envs."""
@@ -120,7 +117,7 @@ class WarpEnv(TensorEnv):
         """Prepare the start of episodes where the mask is true."""
 
     def identity(self) -> dict[str, int]:
-        """Return the values of this env that a state must have so that the env can load it."""
+        """Return by name the values that a saved state must have in common with this env, so that the env can load it."""
         return {"seed": self.seed, "env_offset": self.env_offset, "total_envs": self.total_envs}
 
     def state_parts(self) -> dict[str, Any]:
@@ -167,7 +164,7 @@ class WarpEnv(TensorEnv):
         return into.clone() if out is None else into
 
     def _observe_more(self, programs: Programs, is_final: bool) -> None:
-        """Call `observe_more`; with `is_final`, before ended episodes restart, copy their observations to final_obs."""
+        """Call `observe_more`. With `is_final`, before ended episodes restart, also copy their observations to final_obs."""
         if type(self).observe_more is WarpEnv.observe_more:
             return
         names = [path[1] for path in programs.tensors if path[0] == "obs"]
@@ -182,7 +179,7 @@ class WarpEnv(TensorEnv):
             raise InputError(f"{call}() was called after close(): make a new env.")
 
     def _scratch(self) -> TensorDict:
-        """Return the env's own buffers, zeroed. (Copying them is faster than recording launches for buffers used once.)"""
+        """Return the env's own buffers, set to zero. Copying them is faster than recording launches for buffers used once."""
         return self._spare.zero_()
 
     def _restart_ended(self, programs: Programs) -> None:
@@ -213,6 +210,10 @@ class WarpEnv(TensorEnv):
 
     def _buffers_of(self, out: TensorDict) -> Tensors:
         """Return the caller's tensors by path, after checking them; for missing ones, the env's own buffers."""
+        if not isinstance(out, TensorDictBase):
+            raise InputError(
+                f"out is a {type(out).__name__}, but must be a TensorDict: make it with env.make_buffers()."
+            )
         found: Tensors = {}
         for path, spare in self._spare.items(include_nested=True, leaves_only=True):
             path = path if isinstance(path, tuple) else (path,)
@@ -247,7 +248,7 @@ class WarpEnv(TensorEnv):
         for name, tensor in (self.state if own is None else own).items():
             found = saved.get(name)
             if found is None or tuple(found.shape) != tuple(tensor.shape):
-                got = "nothing" if found is None else tuple(found.shape)
+                got = "nothing" if found is None else f"shape {tuple(found.shape)}"
                 raise InputError(
                     f"The saved state has {got} for {name}, but this env needs shape {tuple(tensor.shape)}."
                 )
@@ -270,9 +271,10 @@ class WarpEnv(TensorEnv):
         count = self.num_envs // rows
         need, have = each * count, available_bytes(self.device)
         if need > 0.8 * have:
+            most = int(0.8 * have / each) // self.group * self.group
+            fix = f"lower env.num_envs to at most {most:,}" if most else "choose smaller observations"
             raise MemoryBudgetError(
-                f"{count:,} {unit} need {need / 2**30:.1f} GiB, but {have / 2**30:.1f} GiB are available: "
-                f"lower env.num_envs to at most {int(0.8 * have / each) // self.group * self.group or self.group:,}."
+                f"{count:,} {unit} need {need / 2**30:.1f} GiB, but {have / 2**30:.1f} GiB are available: {fix}."
             )
 
     def _guard(self, before: dict[str, Any], action: Action, out: TensorDict) -> None:

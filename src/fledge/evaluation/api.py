@@ -53,15 +53,14 @@ def benchmark(
         settings: Settings of the env, as `fledge.make_env` takes them.
     """
     found = find_task(task)
-    listed = list(policies) if isinstance(policies, list | tuple) else [policies]
     request = EvalRequest(
-        listed,
+        policies,
         env_overrides(found, settings),
         episodes=episodes,
         seed=seed,
-        picture=None if picture is None else Path(picture),
+        picture=picture,
         threads=threads,
-        foreign=None if interop is None else os.fspath(interop),
+        foreign=interop,
         quiet=progress is False,
     )
     return run_benchmark(found, name, request, only)
@@ -151,7 +150,7 @@ def write_run_report(
         episodes=episodes,
         seed=seed,
         task=found,
-        vary=None if vary is None else (vary[0], [str(value) for value in vary[1]]),
+        vary=vary,
         quiet=progress is False,
     )
     return report_on_run(folder, request, folder / "report.html" if path is None else Path(path))

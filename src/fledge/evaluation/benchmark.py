@@ -40,7 +40,7 @@ def run_benchmark(task: Task, name: str, request: EvalRequest, only: bool = Fals
     policies = [loaded_policy(each) or as_policy(each, task) for each in listed]
     policies += [load_interop(request.foreign, task)] if request.foreign else []
     if not policies:
-        raise ConfigError("There is no policy to evaluate: name one, or leave out --only (only=True).")
+        raise ConfigError("There is no policy to evaluate: name one, or leave out `only`.")
     asked = dataclasses.replace(request, picture=None)
     rows: list[dict[str, Any]] = []
     for policy, label in zip(policies, labels(policies), strict=True):

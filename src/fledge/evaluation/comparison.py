@@ -17,13 +17,13 @@ from fledge.core.settings import flat_settings
 from fledge.core.terminal import counting, make_console, say
 from fledge.evaluation.env_config import EvalEnv, eval_env, tell_differences, tell_own_settings
 from fledge.evaluation.episodes import TEST_SEED, PolicyResult, evaluate
-from fledge.evaluation.recordings import numbered_path, save_recording
+from fledge.evaluation.recordings import labelled_paths, save_recording
 from fledge.evaluation.results import Evaluation
 from fledge.tasks.base import Task
 from fledge.tasks.metrics import env_label
 from fledge.tasks.policy_factory import TrainedEnv
 from fledge.tasks.policy_loader import LoadedPolicy, add_shield, find_policy_file, load_interop, load_policy, make_pilot
-from fledge.tasks.registry import find_task, task_names
+from fledge.tasks.registry import find_task, registered_tasks
 
 RECORDED = 256  # number of envs whose first episodes a picture shows
 
@@ -32,22 +32,29 @@ RECORDED = 256  # number of envs whose first episodes a picture shows
 class EvalRequest:
     """Arguments of an evaluation."""
 
-    policies: list[Any]  # names or paths, loaded policies, runs, or agents
+    policies: Any  # names or paths, loaded policies, runs, or agents: a list, or a single one
     overrides: list[str] = field(default_factory=list)
     episodes: int = 1024
     seed: int = TEST_SEED
     task: Any = None  # a name, a task, or its class
     env_preset: str | None = None
-    vary: tuple[str, list[str]] | None = None  # a setting, and the values to try one after the other
+    vary: tuple[str, Sequence[Any]] | None = None  # a setting, and the values to try one after the other
     deterministic: bool = True
-    picture: Path | None = None
+    picture: Any = None  # a path
     keep_episodes: bool = False  # keep episodes for a picture that is drawn later
-    record: Path | None = None
+    record: Any = None  # a path
     record_episodes: int = 16
     threads: int | None = None
     quiet: bool = False
-    foreign: str | None = None  # policy file of another project
+    foreign: Any = None  # policy file of another project
     shield: str | None = None  # name of the safety filter between each policy and its env
+
+    def __post_init__(self) -> None:
+        """Convert the arguments: one policy to a list, file names to paths, and the values of `vary` to text."""
+        self.policies = list(self.policies) if isinstance(self.policies, list | tuple) else [self.policies]
+        self.vary = None if self.vary is None else (self.vary[0], [str(value) for value in self.vary[1]])
+        self.picture, self.record = (path and Path(path) for path in (self.picture, self.record))
+        self.foreign = self.foreign and os.fspath(self.foreign)
 
     def env_overrides(self) -> list[list[str]]:
         """Return the overrides of each env config to fly in: one list for each value of `vary`, or only one list."""
@@ -71,7 +78,8 @@ def run_evaluations(request: EvalRequest) -> Evaluation:
     flights = plan_flights(policies, request)
     for line in [] if request.quiet else tell_flights(policies, flights, request):
         say(console, line)
-    total = len(policies) * len(request.env_overrides())
+    values = request.vary[1] if request.vary else [""]
+    files = [f"{Path(policy.name).name}{value and f'_{value}'}" for policy in policies for value in values]
     for policy, own in zip(policies, flights, strict=True):
         label = Path(policy.name).name
         for flight in own:
@@ -79,11 +87,11 @@ def run_evaluations(request: EvalRequest) -> Evaluation:
             results.append(result)
             rows.append(row_of(policy, flight, result, request, label))
             if request.record:
-                path = numbered_path(request.record, len(rows), total)
+                path = labelled_paths(request.record, files)[len(rows) - 1]
                 rows[-1] |= record(path, policy, flight, result, request, label)
                 say(console, f"recording: {path}, {rows[-1]['recorded']} episodes")
             if request.picture and result.trajectories:
-                path = numbered_path(request.picture, len(rows), total)
+                path = labelled_paths(request.picture, files)[len(rows) - 1]
                 save_picture(path, policy.task, result, label, env_label(policy.task, flight.cfg))
                 say(console, f"picture: {path}")
     return Evaluation(rows, policies[0].task, results)
@@ -156,7 +164,7 @@ def task_of(names: Sequence[str]) -> Task | None:
     files = [name for name in names if make_pilot(navigation, name) is None and find_policy_file(name) is not None]
     if files:
         return load_policy(files[0]).task
-    tasks = [navigation, *(find_task(name) for name in task_names())]
+    tasks = [navigation, *registered_tasks()]
     return next((task for name in names for task in tasks if make_pilot(task, name) is not None), None)
 
 
@@ -205,7 +213,7 @@ def record(
 
 
 def save_picture(path: Path, task: Task, result: PolicyResult, name: str, world: str) -> None:
-    """Write a PNG of recorded episodes."""
+    """Write a picture of recorded episodes; the ending of `path` chooses the format."""
     title = f"{name}, {world}: {task.primary_metric} {result.score:.3f} of {result.episodes} episodes"
     path.parent.mkdir(parents=True, exist_ok=True)
     task.view.draw(result.trajectories, title).savefig(path)

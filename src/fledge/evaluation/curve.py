@@ -1,6 +1,6 @@
 """`fledge eval RUN --checkpoints`: the primary metric in held-out episodes over training time and decisions.
 
-Every checkpoint that the run has kept (of older ones only the weights) flies the same episodes.
+Every checkpoint that the run has kept, also those with weights only, flies the same episodes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def run_curve(request: EvalRequest) -> Evaluation:
     """Evaluate every kept checkpoint of a run in every env config, draw the picture if requested, and return the results."""
     folders = [Path(getattr(each, "folder", each)) for each in request.policies if not isinstance(each, LoadedPolicy)]
     if len(request.policies) != 1 or not folders or not (folders[0] / "checkpoints").is_dir():
-        raise ConfigError("checkpoints evaluates one run: pass one run's folder, as `fledge train` printed it.")
+        raise ConfigError("`checkpoints` evaluates a single run: pass one run's folder, as `fledge train` printed it.")
     run, console = folders[0], make_console(stderr=True)
     chosen = request.task if request.task is not None else getattr(request.policies[0], "task", None)
     task = None if chosen is None else find_task(chosen)

@@ -9,7 +9,7 @@ from typing import Any
 
 from fledge.core.config_help import written
 from fledge.core.errors import ConfigError
-from fledge.core.overrides import build_config, from_plain, nested, to_plain
+from fledge.core.overrides import build_config, from_plain, leaves, nested, to_plain
 from fledge.core.settings import (
     changed_settings,
     check_settings,
@@ -42,7 +42,7 @@ def tell_differences(label: str, differences: Differences) -> str:
 
 
 def tell_own_settings(label: str, cfg: Any, first: Any) -> str:
-    """Return a sentence about the settings in which a policy's env differs from the first policy's; "" if none does."""
+    """Return a sentence about the settings that differ between a policy's env and the first policy's; "" if none differ."""
     own, others = flat_settings(cfg), flat_settings(first)
     parts = [
         f"env.{key}={written(own[key])}" for key in own if own[key] != others[key] and not key.startswith(NOT_FLOWN)
@@ -60,7 +60,8 @@ def eval_env(
     """Return the env config that a policy is evaluated in: its training env, changed by `task.evaluation` and overrides.
 
     Args:
-        preset: Env preset of the task, whose settings override the policy's training env.
+        preset: Env preset of the task, whose settings override the policy's training env, except its sensors and decision
+            rate (`own_settings`).
         overrides: Settings to change, as `env.key=value`.
         home: Env for a policy without a training env, such as a scripted policy.
         shared: Env that several policies are compared in; each policy keeps its own sensors and decision rate.
@@ -73,7 +74,14 @@ def eval_env(
     flown = trained if shared is None else in_shared_env(task, trained, shared)
     cfg = task.evaluation(flown)
     if preset is not None:
-        layers = [("the policy's env", to_plain(flown)), (f"preset {preset}", task.presets.load("env", preset))]
+        named = nested(
+            {
+                key: value
+                for key, value in leaves(task.presets.load("env", preset))
+                if world is None or not key.startswith(task.policy.own_settings)
+            }
+        )
+        layers = [("the policy's env", to_plain(flown)), (f"preset {preset}", named)]
         cfg = task.evaluation(build_config(task.config, layers, []))
     words = [check_env_override(word, task) for word in overrides]
     cfg = build_config(task.config, [("the policy's world", to_plain(cfg))], words, task.presets.aliases, prefix="env.")
@@ -97,7 +105,7 @@ def eval_env(
 
 
 def without_opponent(policy: LoadedPolicy) -> LoadedPolicy:
-    """Return the policy without its env's opponent and reward if these are user code, which matches do not need."""
+    """Return the policy with an env in which opponent and reward, if they are user code, have their default values."""
     if policy.env is None:
         return policy
     own = code_settings(from_plain(policy.task.config, nested(policy.env.settings)))
@@ -114,7 +122,7 @@ def default_env(task: Task) -> Any:
 
 
 def in_shared_env(task: Task, trained: Any, shared: TrainedEnv) -> Any:
-    """Return the shared env's settings, but keep from `trained` those that weights depend on or `own_settings` names."""
+    """Return the shared env's config, with the sensors and decision rate of `trained` and what the weights depend on."""
     settings, rules = flat_settings(trained), {key: rule_of(field) for key, field, _ in walk(trained)}
     for key, value in flat_settings(from_plain(task.config, nested(shared.settings))).items():
         if rules[key].resume != "weights" and not key.startswith(task.policy.own_settings):
@@ -123,7 +131,7 @@ def in_shared_env(task: Task, trained: Any, shared: TrainedEnv) -> Any:
 
 
 def check_env_override(word: str, task: Task) -> str:
-    """Return the override if it changes an env setting; raise ConfigError if not, as it takes no other settings."""
+    """Return an override that changes an env setting; raise ConfigError for one that changes any other setting."""
     key, sign, _ = word.partition("=")
     if not task.presets.aliases.get(key, key).startswith("env.") or not sign:
         raise ConfigError(

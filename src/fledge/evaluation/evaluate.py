@@ -128,20 +128,19 @@ def _evaluate_policies(
 ) -> Evaluation:
     if episodes is not None and (isinstance(episodes, bool) or not isinstance(episodes, int)):
         raise ConfigError(f"episodes={episodes!r} must be a whole number.")
-    listed = list(policies) if isinstance(policies, list | tuple) else [policies]
     request = EvalRequest(
-        listed,
+        policies,
         seed=seed,
         task=task,
         deterministic=deterministic,
         shield=shield,
-        vary=None if vary is None else (vary[0], [str(value) for value in vary[1]]),
-        picture=None if isinstance(picture, bool) else Path(picture),
+        vary=vary,
+        picture=None if isinstance(picture, bool) else picture,
         keep_episodes=bool(picture),
-        record=None if record is None else Path(record),
+        record=record,
         record_episodes=record_episodes,
         threads=threads,
-        foreign=None if interop is None else os.fspath(interop),
+        foreign=interop,
         quiet=progress is False,
     )
     if isinstance(env, TensorEnv):

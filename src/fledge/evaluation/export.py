@@ -63,7 +63,7 @@ def export_policy(
         golden: Also write observations of a flight and the policy's actions on them to this .npz file.
     """
     if golden is not None and golden.suffix != ".npz":
-        raise ConfigError(f"golden={golden} must be a file that ends in .npz.")
+        raise ConfigError(f"golden={golden} must end in .npz: choose another file name.")
     if golden is not None and path.suffix == ".fledge":
         raise ConfigError(f"{golden} cannot be written beside {path}: golden vectors need an .onnx or .ts file.")
     name = given.name if isinstance(given, LoadedPolicy) else given

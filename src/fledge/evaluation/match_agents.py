@@ -31,7 +31,8 @@ def match_env(policies: Sequence[LoadedPolicy], request: EvalRequest) -> Any:
     task, words = policies[0].task, request.overrides
     if request.vary is not None:
         raise ConfigError(
-            f"{task.name} is evaluated as a cross-table in one env config: leave out --vary and --movers."
+            f"{task.name} is evaluated as a cross-table in one env config: leave out `vary` "
+            "(on the command line --vary or --movers)."
         )
     home = without_opponent(next((policy for policy in policies if policy.env is not None), policies[0]))
     cfg = eval_env(home, request.env_preset, words, home.env).cfg
@@ -48,7 +49,7 @@ def match_env(policies: Sequence[LoadedPolicy], request: EvalRequest) -> Any:
 
 
 def fitting_pilots(task: Task, cfg: Any, but: str = "") -> list[LoadedPolicy]:
-    """Return the task's scripted policies except `but` that can act in this env, as it has all their observations."""
+    """Return the task's scripted policies, except `but`, whose observations this env has."""
     policies = [load_policy(name, task) for name in task.pilots() if name != but]
     errors = fit_errors([policy.agent for policy in policies], task, cfg)
     return [policy for policy, error in zip(policies, errors, strict=True) if error is None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from fledge.evaluation.env_config import tell_differences
 from fledge.evaluation.match_agents import fitting_pilots, match_env, named_agents, trained_elsewhere
 from fledge.evaluation.match_figures import explain_losses
 from fledge.evaluation.matches import Match, cross_table
-from fledge.evaluation.recordings import numbered_path, save_recording
+from fledge.evaluation.recordings import labelled_paths, save_recording
 from fledge.evaluation.results import Evaluation
 from fledge.tasks.base import Task
 from fledge.tasks.metrics import env_label
@@ -33,22 +34,24 @@ def run_matches(policies: list[LoadedPolicy], request: EvalRequest) -> Evaluatio
     for name, differences in {} if request.quiet else changed.items():
         say(make_console(stderr=True), tell_differences(name, differences))
     kept: list[Trajectory] = []
-    pairs, files, losses = len(agents) * (len(agents) - 1) // 2, list[str](), list[dict[str, Any]]()
+    pairs = list(itertools.combinations(range(len(agents)), 2))
+    labels = [f"{agents[i][0]}_vs_{agents[j][0]}" for i, j in pairs]
+    files, losses = list[str](), list[dict[str, Any]]()
 
     def keep(i: int, j: int, match: Match) -> None:
         """Write a recording and a picture of two agents' most interesting fights, and collect the reasons for losses."""
         who = [agents[i][0], agents[j][0]]
         facts = {"agents": who, **match_facts(task, cfg, request)}
-        number = sum(range(len(agents) - i, len(agents))) + j - i
+        number = pairs.index((i, j))
         kept.extend(match.highlights)
         told = explain_losses(task, match.highlights, who)
         if request.record:
-            path = numbered_path(request.record, number, pairs)
+            path = labelled_paths(request.record, labels)[number]
             save_recording(path, task, match.highlights, match.decision_s, facts)
             files.append(str(path))
             losses.extend({**row, "recording": str(path)} for row in told)
         if request.picture:
-            path = numbered_path(request.picture, number, pairs)
+            path = labelled_paths(request.picture, labels)[number]
             task.view.draw(match.highlights, f"{who[0]} (blue) against {who[1]} (red)").savefig(path)
             files.append(str(path))
 

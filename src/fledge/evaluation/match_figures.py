@@ -117,7 +117,7 @@ class SideRecord:
 
 
 def joined(records: Sequence[SideRecord]) -> SideRecord:
-    """Return the fights of several records, which must have the same kinds of starts, as one record."""
+    """Join the records of fights from the same kinds of starts into one record."""
     notes = {name: np.concatenate([record.notes[name] for record in records]) for name in records[0].notes}
     # fights against different opponents count as distinct, even if all figures are equal
     notes["against"] = np.repeat(np.arange(len(records)), [len(record.won) for record in records])

@@ -53,7 +53,8 @@ def same_fights(result: dict[str, Any]) -> str:
         return ""
     return (
         f"Only {row['distinct']} of {row['fights']} fights of {names[i]} against {names[j]} are distinct: deterministic "
-        "agents repeat the same fight from the same start, so the intervals are too narrow. Use random starts, or --sampled."
+        "agents repeat the same fight from the same start, so the intervals are too narrow. Use random "
+        "starts, or sampled actions."
     )
 
 

@@ -1,8 +1,8 @@
 """Trajectories that an evaluation keeps: the first episodes, for pictures, and the most interesting ones, for a recording.
 
 Which episodes are interesting is known only at their end, so all are recorded while they fly. If the unfinished
-episodes take more than `MAX_OPEN_BYTES`, half of them are dropped. Of the finished ones, only as many of each outcome are kept
-as can be chosen.
+episodes take more than `MAX_OPEN_BYTES`, half of them are dropped. A finished episode is dropped
+as soon as enough longer ones with the same outcome are kept.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -113,7 +114,7 @@ def render_recording(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"{row['number']:>7}  {row['seconds']:>8.1f}  {row['frames']:>7}  {total:>9}  {row['outcome']}{part}"
         yield from (f"         {line}" for line in reasons(row["facts"]))
     if found["episodes"] > LISTED:
-        yield f"and {found['episodes'] - LISTED} more; --json lists all"
+        yield f"and {found['episodes'] - LISTED} more; `fledge inspect FILE --json` lists all"
 
 
 def reasons(facts: Mapping[str, Any]) -> list[str]:
@@ -122,6 +123,11 @@ def reasons(facts: Mapping[str, Any]) -> list[str]:
     return [f"{who}: {why}" for who, why in lost.items()] if isinstance(lost, Mapping) else []
 
 
-def numbered_path(path: Path, number: int, total: int) -> Path:
-    """Return the path of one of several files: FILE_2.png, or FILE.png if there is only one."""
-    return path if total == 1 else path.with_stem(f"{path.stem}_{number}")
+def labelled_paths(path: Path, labels: Sequence[str]) -> list[Path]:
+    """Return a path for each label: FILE_LABEL.png, with a number if a label occurs twice; FILE.png for a single label."""
+    if len(labels) == 1:
+        return [path]
+    plain = [re.sub(r"[^\w.+=-]+", "-", label.removesuffix(".fledge").removesuffix(".pt"))[:80] for label in labels]
+    again = [plain[:k].count(name) for k, name in enumerate(plain)]
+    names = [f"{name}_{count + 1}" if count else name for name, count in zip(plain, again, strict=True)]
+    return [path.with_name(f"{path.stem}_{name}{path.suffix}") for name in names]

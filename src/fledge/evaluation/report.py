@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import html
-import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,6 +20,7 @@ from fledge.evaluation.episodes import TEST_SEED
 from fledge.evaluation.page import cell, heading, html_table, image, note, table_row, write_page
 from fledge.evaluation.run_section import run_section
 from fledge.evaluation.tables import class_score, classes_of, outcome_labels, score_of
+from fledge.monitor.metrics_file import is_number, read_metrics
 from fledge.tasks.base import Task
 from fledge.tasks.metrics import env_label
 from fledge.tasks.policy_loader import LoadedPolicy, load_policy
@@ -115,12 +114,9 @@ def details_table(rows: Sequence[dict[str, Any]], task: Task) -> str:
 
 
 def read_curves(run: Path) -> list[dict[str, float]]:
-    """Return the rows of a run's metrics.jsonl, without lines that are incomplete; empty if there is no such file."""
-    path, rows = run / "metrics.jsonl", []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        with contextlib.suppress(json.JSONDecodeError):
-            rows.append(json.loads(line))
-    return rows
+    """Return the rows of a run's metrics.jsonl that have frames and seconds; empty if there is no such file."""
+    rows = read_metrics(run / "metrics.jsonl")
+    return [row for row in rows if is_number(row.get("frames")) and is_number(row.get("seconds"))]
 
 
 def learning_figures(curves: Sequence[dict[str, float]]) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fledge.core.errors import ConfigError, did_you_mean
 from fledge.core.machine import machine_info
 from fledge.core.terminal import strict_json
 
@@ -84,3 +85,17 @@ def machine_text(info: Mapping[str, Any]) -> str:
     parts += [str(info["device"])] if str(info.get("device", "cpu")) != "cpu" else []
     parts += [f"{name} {machine[name]}" for name in ("torch", "warp") if machine.get(name)]
     return ", ".join(part for part in parts if part)
+
+
+def config_file(run: Path) -> Path:
+    """Return the config.yaml of a run; raise ConfigError if the folder is missing or is not a run."""
+    path = run / "config.yaml"
+    if path.is_file():
+        return path
+    if run.exists():
+        raise ConfigError(
+            f"{run} is not a run: it has no config.yaml. Give the folder that training printed at its start."
+        )
+    near = [str(run.parent / path.parent.name) for path in run.absolute().parent.glob("*/config.yaml")]
+    hint = did_you_mean(str(run), near) or " Give the folder that training printed at its start."
+    raise ConfigError(f"{run} is not a run: there is no such folder.{hint}")

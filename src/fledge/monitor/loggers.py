@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import json
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from fledge.core.extras import install_command
+from fledge.monitor.metrics_file import read_metrics
 
+UNKNOWN = "\N{EN DASH}"  # shown for a metric that has no value yet
 SECONDS_BETWEEN_LINES = 10.0  # on a console that is not a terminal
 
 
@@ -32,7 +33,11 @@ class FileLogger:
 
     def __init__(self, folder: Path, resume_step: int | None = None) -> None:
         self._csv_path, self._json_path = folder / "metrics.csv", folder / "metrics.jsonl"
-        rows = [row for row in self._rows() if row["step"] <= resume_step] if resume_step is not None else []
+        rows = (
+            [row for row in read_metrics(self._json_path) if row["step"] <= resume_step]
+            if resume_step is not None
+            else []
+        )
         _replace(self._json_path, "".join(json.dumps(row) + "\n" for row in rows))
         self._json = self._json_path.open("a", encoding="utf-8")
         self._columns = list(dict.fromkeys(name for row in rows for name in row))
@@ -46,19 +51,10 @@ class FileLogger:
         if new:  # a metric seen for the first time (an evaluation): the table gets a column
             self._columns += new
             self._csv.close()
-            self._write_table(self._rows())
+            self._write_table(read_metrics(self._json_path))
         else:
             csv.DictWriter(self._csv, self._columns).writerow(row)
             self._csv.flush()
-
-    def _rows(self) -> list[dict[str, Any]]:
-        """Return the rows of `metrics.jsonl`, without a line that is incomplete because the process was killed."""
-        rows = []
-        if self._json_path.exists():
-            for line in self._json_path.read_text(encoding="utf-8").splitlines():
-                with contextlib.suppress(json.JSONDecodeError):
-                    rows.append(json.loads(line))
-        return rows
 
     def _write_table(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write `metrics.csv` anew with these rows, and keep the file open to append more."""
@@ -144,12 +140,9 @@ class ConsoleLogger:
         from fledge.core.terminal import NotebookBar, in_notebook, make_console
 
         self.total, self.start = total_steps, 0
-        self._figures = {
-            "frames_per_second": "{:,.0f} decisions/s",
-            f"{primary_metric}_recent": primary_metric + " {:.3f}",
-        }
+        self._figures = {f"{primary_metric}_recent": (primary_metric, ".3f")}  # metric: its label and format
         if primary_metric != "return":
-            self._figures["return"] = "return {:+.1f}"
+            self._figures["return"] = ("return", "+.1f")
         self._started = self._last_line = time.monotonic()
         self._console = make_console(stderr=True)
         self._console.quiet = self._quiet = quiet
@@ -176,7 +169,7 @@ class ConsoleLogger:
             self._notebook_bar.update(step, total=total_steps)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        figures = "  ".join(text.format(metrics[name]) for name, text in self._figures.items() if name in metrics)
+        figures = "  ".join(self._texts(metrics))
         if self._bar is not None:
             self._bar.update(self._task, completed=step, figures=figures)
         if self._notebook_bar is not None:
@@ -189,6 +182,13 @@ class ConsoleLogger:
             left = (now - self._started) / max(step - self.start, 1) * (self.total - step)
             clock = f"{int(left) // 60}:{int(left) % 60:02d}"
             print(f"iteration {step}/{self.total}  {figures}  {clock} left", file=sys.stderr, flush=True)
+
+    def _texts(self, metrics: Mapping[str, float]) -> Iterator[str]:
+        """Yield the figures to show; a metric of episodes is a dash until an episode has ended."""
+        if "frames_per_second" in metrics:
+            yield f"{metrics['frames_per_second']:,.0f} decisions/s"
+        for name, (label, digits) in self._figures.items():
+            yield f"{label} {format(metrics[name], digits) if name in metrics else UNKNOWN}"
 
     def say(self, text: str) -> None:
         """Print a line without disturbing the bar."""

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 import torch
 
 from fledge.core.errors import ConfigError, FormatError, StorageError
+from fledge.core.paths import path_hint
 from fledge.storage.disk.durable import durable_file
 from fledge.storage.format import codecs, interop
 from fledge.storage.format.flattening import flatten
@@ -199,7 +200,7 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
         if found:
             return found[0]
     raise StorageError(
-        f"no checkpoint at {path}, also not with {NATIVE}, .lz4 or .safetensors appended: check the name."
+        f"There is no checkpoint at {path}, also not with {NATIVE}, .lz4 or .safetensors appended.{path_hint(path)}"
     )
 
 

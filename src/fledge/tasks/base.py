@@ -132,7 +132,7 @@ class Task:
             return told | {"action": {name: tell_spec(spec) for name, spec in parts.items()}}
 
     def pilots(self) -> Mapping[str, Callable[..., BaseAgent]]:
-        """Return for each scripted policy's name a callable that makes it; its parameters are passed as keywords."""
+        """Return by name a callable that makes each scripted policy; the policy's parameters are keywords of the call."""
         return {}
 
 

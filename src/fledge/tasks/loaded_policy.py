@@ -74,7 +74,7 @@ class LoadedPolicy:
         if missing := [name for name in shapes if name not in arrays]:
             raise InputError(
                 f"{self.name} reads {', '.join(shapes)}, but obs has {', '.join(arrays) or 'nothing'}: "
-                f"{', '.join(missing)} is missing."
+                f"{', '.join(missing)} is missing. Pass every entry that the policy reads."
             )
         is_numpy = not any(isinstance(arrays[name], Tensor) for name in shapes)
         tensors = {name: torch.as_tensor(arrays[name]) for name in shapes}

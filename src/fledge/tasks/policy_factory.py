@@ -84,7 +84,7 @@ class PolicyFactory:
         )
 
     def to_trainable(self, agent: BaseAgent) -> tuple[dict[str, Any], LearnedPolicy]:
-        """Return the description and the network with which an agent that `load_interop` returned can be trained further."""
+        """Prepare an agent from `load_interop` for further training, and return its description and its network."""
         raise ConfigError(f"{agent.get_name()} has no network that this task can train: give a run or a .fledge file.")
 
     def default_env_config(self, agent: BaseAgent) -> TrainedEnv | None:
@@ -92,5 +92,5 @@ class PolicyFactory:
         return None
 
     def enable_observations(self, cfg: Any, agent: BaseAgent) -> Any:
-        """Return the env config with the observations enabled that an agent reads, as far as the task can enable them."""
+        """Enable the observations that an agent reads, as far as the task can, and return the env config."""
         return cfg

@@ -20,16 +20,17 @@ from typing import Any
 from torch import Tensor
 
 from fledge.agents.base import BaseAgent
-from fledge.agents.policy_file import is_past_self, load_weights, policy_entries, read_policy
+from fledge.agents.policy_file import build_policy, is_past_self, policy_entries, read_policy
 from fledge.core.code import find_object, is_reference
 from fledge.core.errors import ConfigError, did_you_mean
-from fledge.core.specs import ActionSpec, TensorSpec
+from fledge.core.paths import os_error_message, path_hint
+from fledge.core.specs import ActionSpec, TensorSpec, parts_of
 from fledge.envs.base import TensorEnv
 from fledge.storage import load_checkpoint
 from fledge.tasks.base import Task
 from fledge.tasks.loaded_policy import LoadedPolicy as LoadedPolicy
 from fledge.tasks.policy_factory import TrainedEnv
-from fledge.tasks.registry import find_named_task, find_task, is_code, task_names
+from fledge.tasks.registry import find_named_task, find_task, is_code, registered_tasks
 
 EXPORTED = (".onnx", ".ts", ".npz")  # formats of `fledge export` for other programs
 PILOT = re.compile(r"([\w.-]+)\s*(?:\((.*)\))?", re.DOTALL)
@@ -38,10 +39,13 @@ OWN = re.compile(r"(.+:[\w.]+)\s*(?:\((.*)\))?", re.DOTALL)  # module:Class or f
 
 def find_policy_file(name: str) -> Path | None:
     """Return the file of a shipped policy; else the name as a path, if it exists or has the form RUN#3; else None."""
-    for task_name in task_names():
-        if name in (shipped := find_named_task(task_name).policy.shipped()):
+    for task in registered_tasks():
+        if name in (shipped := task.policy.shipped()):
             return shipped[name]
-    return Path(name) if Path(name).exists() or is_past_self(Path(name)) else None
+    try:
+        return Path(name) if Path(name).exists() or is_past_self(Path(name)) else None
+    except OSError as error:
+        raise ConfigError(os_error_message(error)) from None
 
 
 def load_policy(
@@ -94,6 +98,8 @@ def unknown_policy(task: Task, name: str, setting: str = "") -> ConfigError:
     bare = name.partition("(")[0].rpartition("+")[0] or name.partition("(")[0]
     choices = f"Choose one of {', '.join(known)}, or pass" if known else "Pass"
     what = f"{setting}={name!r} is not a known pilot." if setting else f"There is no policy {name!r}."
+    if "/" in name or "." in name:
+        return ConfigError(f"{what}{path_hint(Path(name))} {choices} a run's folder or a policy file (.fledge, .pt).")
     return ConfigError(
         f"{what}{did_you_mean(bare, [*known, *task.policy.pilot_aliases])} {choices} a run's folder, a policy file "
         "(.fledge, .pt), or file.py:Class of an agent."
@@ -148,7 +154,7 @@ def find_agent(task: Task, name: str) -> BaseAgent | None:
         raise ConfigError(
             f"{name} belongs to the task {entries['task']}, not to {task.reference}: choose another policy."
         )
-    return load_weights(task.policy.build(entries["policy"]), entries["model"], name).eval()
+    return build_policy(task.policy.build, entries, name)
 
 
 def load_interop(name: str, task: Task) -> LoadedPolicy:
@@ -166,7 +172,7 @@ def policy_from_state(state: dict[str, Any], name: str, task: Task | None = None
         raise ConfigError(
             f"{name} belongs to the task {entries['task']}, not to {task.reference}: choose another policy."
         )
-    agent = load_weights(task.policy.build(entries["policy"]), entries["model"], name).eval()
+    agent = build_policy(task.policy.build, entries, name)
     saved = entries.get("world")
     env = None if saved is None else TrainedEnv(dict(saved["env"]), saved["decision_s"])
     return LoadedPolicy(name, agent, task, env)
@@ -179,15 +185,15 @@ def may_be(reference: str, task: Task) -> bool:
     """
     if reference == task.reference or (is_code(reference) and is_code(task.reference)):
         return True
-    base = type(find_named_task(reference)) if reference in task_names() else Task
-    return base is not Task and isinstance(task, base)
+    bases = [type(each) for each in registered_tasks() if each.reference == reference]
+    return any(base is not Task and isinstance(task, base) for base in bases)
 
 
 def add_shield(policy: LoadedPolicy, shield: str) -> LoadedPolicy:
     """Return the policy with one of its task's shields, which checks and corrects every action."""
     shields = policy.task.policy.shields
     if shield not in shields:
-        known = f"choose one of {', '.join(shields)}" if shields else "leave out --shield"
+        known = f"choose one of {', '.join(shields)}" if shields else "leave out the shield"
         raise ConfigError(f"Task {policy.task.name!r} has no shield {shield!r}: {known}.")
     return dataclasses.replace(policy, name=f"{policy.name}+{shield}", agent=shields[shield](policy.agent))
 
@@ -281,19 +287,20 @@ def check_fit(agent: BaseAgent, env: TensorEnv) -> None:
         seen = env.observation_spec[key]
         if (seen.shape, seen.num_values) != (spec.shape, spec.num_values):
             raise ConfigError(
-                f"{name} reads {key} of shape {spec.shape}, but this env observes {seen.shape}: use the env that it was "
+                f"{name} reads {key} as {_told(spec)}, but this env observes {_told(seen)}: use the env that it was "
                 "trained in."
             )
     acts: ActionSpec | None = getattr(agent, "acts", None)
     if acts is not None and shapes_of(acts) != shapes_of(env.action_spec):
-        raise ConfigError(
-            f"{name} acts with {shapes_of(acts)}, but this env takes {shapes_of(env.action_spec)}: use the env that "
-            "it was trained in."
-        )
+        own, other = (", ".join(map(_told, parts_of(spec).values())) for spec in (acts, env.action_spec))
+        raise ConfigError(f"{name} acts with {own}, but this env takes {other}: use the env that it was trained in.")
     agent.bind(env)
+
+
+def _told(spec: TensorSpec) -> str:
+    return f"shape {list(spec.shape)}{'' if spec.num_values is None else f' of {spec.num_values} values'}"
 
 
 def shapes_of(spec: ActionSpec) -> dict[str, tuple[Any, ...]]:
     """Return the shape and the number of values of each part of an action; a policy and its env must agree on them."""
-    parts = {"action": spec} if isinstance(spec, TensorSpec) else dict(spec)
-    return {name: (part.shape, part.num_values) for name, part in parts.items()}
+    return {name: (part.shape, part.num_values) for name, part in parts_of(spec).items()}

@@ -13,6 +13,7 @@ from typing import Any
 
 from fledge.core.errors import ConfigError, did_you_mean
 from fledge.core.overrides import read_yaml
+from fledge.core.paths import path_hint
 
 
 class Presets:
@@ -43,7 +44,9 @@ class Presets:
             raise ConfigError(f"There is no {group} preset {name!r}.{near} {choices} a YAML file.")
         path = Path(name) if is_path or self.folder is None else self.folder / group / f"{name}.yaml"
         if not path.is_file():
-            raise ConfigError(f"There is no preset file {path}: give the path of a YAML file, or a preset's name.")
+            raise ConfigError(
+                f"There is no preset file {path}: give the path of a YAML file, or a preset's name.{path_hint(path)}"
+            )
         return read_yaml(path)
 
     def default(self, algo: str) -> str | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
+import warnings
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -30,6 +31,18 @@ FOLDERS = sorted({path.parent.name for path in Path(__file__).parent.glob("*/tas
 def task_names() -> list[str]:
     """Return the names of the registered tasks."""
     return sorted({*FOLDERS, *(point.name for point in entry_points(group=GROUP))})
+
+
+@functools.cache
+def registered_tasks() -> tuple[Task, ...]:
+    """Return the registered tasks; warn about each plugin that cannot be loaded, and leave it out."""
+    found = []
+    for name in task_names():
+        try:
+            found.append(find_named_task(name))
+        except ConfigError as error:
+            warnings.warn(f"The task {name!r} of a plugin is left out: {error}", RuntimeWarning, stacklevel=2)
+    return tuple(found)
 
 
 def find_task(task: str | Task | type[Task]) -> Task:
@@ -126,7 +139,7 @@ def find_named_task(reference: str, asked_by: str = "This") -> Task:
     if (task := _named_task(reference)) is not None:
         return task
     if is_code(reference):
-        fix = f"add --task {reference}"
+        fix = f"add --task {reference} (in Python, task={reference!r})"
         if is_gone(reference):
             fix = f"that file is no longer there, so add --task PATH/{Path(reference).name} with its new place"
         raise ConfigError(
@@ -145,13 +158,21 @@ def _named_task(reference: str) -> Task | None:
     """Return a registered or Gymnasium task, or None. Cached, because config classes belong to one task object."""
     if reference.startswith("gym:") and not is_code(reference):
         return _gym_task(reference)
-    points = {point.name: point.value for point in entry_points(group=GROUP)}
-    if reference in points:
-        return _task_in(find_object(points[reference]), reference)
-    if reference in FOLDERS:  # Fledge's own, where the package's metadata is missing
+    if reference in FOLDERS:  # Fledge's own first: a plugin cannot replace them
         module = importlib.import_module(f"{__package__}.{reference}.task")
         return _task_in(_only_task(module, module.__name__), reference)
-    return None
+    points = {point.name: point.value for point in entry_points(group=GROUP)}
+    if reference not in points:
+        return None
+    try:
+        return _task_in(find_object(points[reference]), reference)
+    except ConfigError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ConfigError(
+            f"The plugin {points[reference]} of the task {reference!r} failed while it was loaded: "
+            f"{type(error).__name__}: {error}."
+        ) from error
 
 
 def _gym_task(reference: str) -> Task:

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fledge.core.errors import ConfigError
 from fledge.core.overrides import settings_to_overrides
@@ -22,8 +22,9 @@ def train(
     task: str | Task | type[Task] = "navigation",
     preset: str | os.PathLike[str] | None = None,
     folder: str | os.PathLike[str] | None = None,
-    resume: bool = False,
+    resume: bool | Literal["auto"] = False,
     *,
+    force: bool = False,
     progress: bool | None = None,
     on_start: Callable[[Path], None] | None = None,
     **settings: Any,
@@ -44,7 +45,9 @@ def train(
             a Task class or object. A resumed run knows its task; pass it again only if it is your own code.
         preset: Training preset of the task, or a YAML file. By default the algorithm's preset.
         folder: Folder of the run. By default runs/<time>.
-        resume: Continue the run in `folder` exactly where it stopped; `settings` apply from there on.
+        resume: Continue the run in `folder` exactly where it stopped; `settings` apply from there on. "auto" continues the
+            run if the folder holds one, and starts a new run otherwise; use it in jobs that a scheduler restarts.
+        force: Train even if a process that has ended, for example on another host, left the folder locked.
         progress: False prints nothing. By default progress is printed, also in notebooks and log files.
         on_start: Called with the run's folder when training starts.
         settings: Any setting of `fledge train --help-config`: total_frames=10_000_000, nested (env={"num_envs": 64}) or
@@ -56,8 +59,14 @@ def train(
     Raises:
         ConfigError: The task, the preset or a setting does not exist, or a value does not fit.
     """
+    if resume not in (True, False, "auto"):
+        raise ConfigError(
+            f'resume is {resume!r}, but must be True, False or "auto"; name the run\'s folder with folder=.'
+        )
     if resume and folder is None:
-        raise ConfigError("resume=True needs the folder of the run: fledge.train(folder=FOLDER, resume=True).")
+        raise ConfigError(
+            f"resume={resume} needs the folder of the run: fledge.train(folder=FOLDER, resume={resume!r})."
+        )
     place = None if folder is None else Path(folder)
     chosen = None if resume and task == "navigation" else find_task(task)
     if not _BUSY.acquire(blocking=False):
@@ -70,10 +79,11 @@ def train(
             chosen,
             None if preset is None else os.fspath(preset),
             settings_to_overrides(settings),
-            None if resume else place,
-            place if resume else None,
+            place,
+            resume,
             on_start,
             quiet=progress is False,
+            force=force,
         )
     finally:
         _BUSY.release()

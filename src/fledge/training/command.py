@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import sys
@@ -10,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -19,17 +20,20 @@ from fledge.core.errors import ConfigError
 from fledge.core.machine import pick_device
 from fledge.core.overrides import read_yaml, value_given
 from fledge.core.settings import check_settings, flat_settings
+from fledge.envs.checker import draw_actions
 from fledge.envs.reward_wrapper import find_reward
 from fledge.storage import CheckpointHistory
 from fledge.tasks.base import Task
-from fledge.tasks.policy_factory import env_specs
 from fledge.tasks.registry import LOCAL, find_task, is_code, task_names
 from fledge.training.config import CollectMode, TrainConfig, make_config, read_run_config, with_named_code
 from fledge.training.init_from import other_env, take_network
 from fledge.training.loop import train
 from fledge.training.memory import check_memory, memory_sentence
-from fledge.training.ranks import default_ranks, joined_ranks
-from fledge.training.run import env_with_reward, refuse_misfits
+from fledge.training.ranks import Ranks, default_ranks, joined_ranks, ranks_from_environment, read_variable
+from fledge.training.run import env_with_reward, make_rank_envs, refuse_misfits
+from fledge.training.run_lock import RunLock, refuse_busy
+
+TRIAL_STEPS = 3  # of a user's reward, before the run starts
 
 
 @dataclass
@@ -49,95 +53,141 @@ def run_training(
     preset: str | None,
     overrides: Sequence[str],
     folder: Path | None,
-    resume: Path | None,
+    resume: bool | Literal["auto"] = False,
     on_start: Callable[[Path], None] | None = None,
     quiet: bool = False,
+    force: bool = False,
 ) -> TrainingResult:
     """Train on as many ranks as the config says.
 
     Args:
         task: By default the task of the resumed run, or navigation for a new run.
         overrides: `key=value` settings.
-        folder: Folder of a new run; by default runs/<time>.
-        resume: Folder of the run to continue.
-        on_start: Called on rank 0 with the path of the run's folder, before the folder is created.
+        folder: Folder of the run; by default runs/<time> for a new run.
+        resume: True continues the run in `folder`; "auto" continues it if there is one, and starts a new run otherwise.
+        on_start: Called on rank 0 with the path of the run's folder, before the run is written to it.
         quiet: Print nothing.
+        force: Train even if a process that has ended left the folder locked.
 
     Raises:
         KeyboardInterrupt: Ctrl-C before training began, or a second Ctrl-C; the message says how to continue.
     """
+    place = ranks_from_environment()
+    is_first = place is None or place.is_first
+    if folder is not None and is_first:
+        refuse_busy(folder)
+    if resume == "auto":
+        resume = folder is not None and (folder / "config.yaml").exists()
+        preset = None if resume else preset  # a resumed run keeps its settings
     task, cfg, folder, taken = read_training(task, preset, overrides, folder, resume)
-    size = choose_ranks(task, cfg, overrides, quiet)
+    size = choose_ranks(task, cfg, overrides, quiet, place)
     check_before_start(task, cfg, size)
     check_folder(folder)
-    mode = ["--resume", str(folder)] if resume is not None else ["--folder", str(folder)]
-    mode += ["--preset", preset] if preset is not None and resume is None else []
+    if cfg.reward and is_first:
+        try_reward(task, cfg, size)
+    mode = ["--resume", str(folder)] if resume else ["--folder", str(folder)]
+    mode += ["--preset", preset] if preset is not None and not resume else []
     child = ["-m", "fledge.cli", "train", task.reference, *overrides, *mode]
     interrupts: list[bool] = []
     try:
-        with joined_ranks(size, cfg.device, child, cfg.threads, lambda: how_to_go_on(folder)) as ranks:
-            if ranks.is_first and not quiet:
-                many = f"{ranks.size} rank{'s' if ranks.size > 1 else ''} on {cfg.device}"
-                print(f"run: {folder}  ({many}, {cfg.env.num_envs} {task.metrics.unit})", file=sys.stderr)
-                if taken:
-                    print(f"network of {cfg.init_from}: {' '.join(taken)}", file=sys.stderr)
-                if cfg.init_from and resume is None and (text := other_env(task, cfg)):
-                    print(text, file=sys.stderr)
+        with contextlib.ExitStack() as signals, contextlib.ExitStack() as until_end:
+            lock = until_end.enter_context(RunLock(folder, force)) if is_first else None
+            if not resume:  # another process may have trained in this folder since the first check
+                refuse_old_run(folder)
+            joining = joined_ranks(size, cfg.device, child, cfg.threads, lambda: how_to_go_on(folder))
+            ranks = until_end.enter_context(joining)
+            ranks.together(lambda: check_same_start(resume, ranks.share(resume), folder))
+            if ranks.is_first:
+                announce(task, cfg, folder, ranks, taken, resume, quiet)
             if ranks.is_first and on_start is not None:
                 on_start(folder)
-            options: Any = {"quiet": quiet, "on_interrupt": lambda: interrupts.append(True)}
+            options: Any = {
+                "quiet": quiet,
+                "on_interrupt": lambda: interrupts.append(True),
+                "lock": lock,
+                "signals": signals,
+            }
             with memory_sentence(task, cfg):
-                metrics = train(cfg, folder, ranks, resume is not None, task, **options)
+                metrics = train(cfg, folder, ranks, resume, task, **options)
     except KeyboardInterrupt:
         stopped = "Stopped at once." if has_saved(folder) else "Stopped before anything was saved."
         raise KeyboardInterrupt(f"{stopped} {how_to_go_on(folder)}".rstrip()) from None
     return TrainingResult(folder, task, metrics if ranks.is_first else {}, bool(interrupts))
 
 
+def announce(
+    task: Task, cfg: TrainConfig, folder: Path, ranks: Ranks, taken: list[str], resume: bool, quiet: bool
+) -> None:
+    """Print the folder, the number of ranks and envs, and what a new run takes from `init_from`."""
+    if quiet:
+        return
+    many = f"{ranks.size} rank{'s' if ranks.size > 1 else ''} on {cfg.device}"
+    print(f"run: {folder}  ({many}, {cfg.env.num_envs} {task.metrics.unit})", file=sys.stderr)
+    if taken:
+        print(f"network of {cfg.init_from}: {' '.join(taken)}", file=sys.stderr)
+    if cfg.init_from and not resume and (text := other_env(task, cfg)):
+        print(text, file=sys.stderr)
+
+
+def check_same_start(resume: bool, first: bool, folder: Path) -> None:
+    """Raise ConfigError if this rank would start a run that rank 0 (`first`) resumes, or the other way round."""
+    if resume != first:
+        raise ConfigError(
+            f"Rank 0 found {'a' if first else 'no'} run in {folder}, but another rank found {'none' if first else 'one'}: "
+            "choose a folder that all hosts share."
+        )
+
+
 def read_training(
-    task: Task | None, preset: str | None, overrides: Sequence[str], folder: Path | None, resume: Path | None
+    task: Task | None, preset: str | None, overrides: Sequence[str], folder: Path | None, resume: bool
 ) -> tuple[Task, TrainConfig, Path, list[str]]:
     """Return the task, config and folder of a new or resumed run, and the `policy.*` settings that init_from changed."""
-    if preset is not None and resume is not None:
+    if preset is not None and resume:
         raise ConfigError(
             f"preset={preset} cannot be used with resume: a resumed run keeps its settings. Change single settings instead, "
             "for example ppo.lr=1e-4."
         )
     taken: list[str] = []
-    if resume is not None:
-        folder = resume
-        moved = moved_algorithm(resume, overrides)
-        task, before = read_run_config(resume, moved, task, named=overrides)
-        _, cfg = read_run_config(resume, overrides, task)
+    if resume:
+        assert folder is not None
+        moved = moved_algorithm(folder, overrides)
+        task, before = read_run_config(folder, moved, task, named=overrides)
+        _, cfg = read_run_config(folder, overrides, task)
         cfg = with_named_code(cfg, overrides)
         check_settings(before)
         policy = task.policy.build(task.policy.describe(task, before.learner.policy_form, before.env, before.policy))
-        if has_saved(resume):
+        if has_saved(folder):
             refuse_misfits(flat_settings(before), cfg, policy.observes)
     else:
         task = task or find_task("navigation")
         cfg = make_config(task, preset, overrides)
         folder = folder or new_folder()
-        if (folder / "config.yaml").exists() and "RANK" not in os.environ:
-            raise ConfigError(
-                f"{folder} already holds a run: --resume {folder} (in Python, resume=True) continues it, or choose another "
-                "folder."
-                if has_saved(folder)
-                else f"{folder} already holds a run, but nothing was saved yet: --resume {folder} (in Python, resume=True) "
-                "with corrected settings begins it from its start, or remove the folder."
-            )
+        refuse_old_run(folder)
         check_settings(cfg)
         taken = take_network(task, cfg, overrides) if cfg.init_from else []
     return task, cfg, folder, taken
 
 
-def choose_ranks(task: Task, cfg: TrainConfig, overrides: Sequence[str], quiet: bool) -> int:
+def refuse_old_run(folder: Path) -> None:
+    """Raise ConfigError if a folder already holds a run, which a new run would replace."""
+    if not (folder / "config.yaml").exists():
+        return
+    how = resume_call(folder)
+    if has_saved(folder):
+        raise ConfigError(f"{folder} already holds a run: {how} continues it, or choose another folder.")
+    raise ConfigError(
+        f"{folder} already holds a run, which has no checkpoint yet. To start it again, with corrected settings if you like, "
+        f"use {how}; or remove the folder."
+    )
+
+
+def choose_ranks(task: Task, cfg: TrainConfig, overrides: Sequence[str], quiet: bool, given: Ranks | None) -> int:
     """Return the number of ranks: torchrun's, the config's or the default; 1 if other ranks could not import the code."""
-    size = int(os.environ.get("WORLD_SIZE", 0)) or cfg.ranks or default_ranks(cfg.device, cfg.env.num_envs)
+    size = given.size if given else cfg.ranks or default_ranks(cfg.device, cfg.env.num_envs)
     local = local_code(task, overrides)
     if size == 1 or not local:
         return size
-    if size == cfg.ranks or "WORLD_SIZE" in os.environ:
+    if size == cfg.ranks or given:
         raise ConfigError(
             f"{local} is defined in the calling program, from which the other {size - 1} ranks cannot import it: put it "
             "into a Python file and import it from there, or set ranks=1."
@@ -151,7 +201,7 @@ def choose_ranks(task: Task, cfg: TrainConfig, overrides: Sequence[str], quiet: 
 
 
 def read_task(tasks: Sequence[str], overrides: Sequence[str]) -> tuple[Task | None, list[str]]:
-    """Return the task that a command line names, by itself or as `task=NAME`, or None; and the other overrides."""
+    """Return the task that a command line names as NAME or task=NAME (None without), and the overrides without task=."""
     named = [word.partition("=")[2].strip() for word in overrides if word.startswith("task=")]
     if bare := [word for word in tasks if "." in word and not is_code(word) and word not in task_names()]:
         raise ConfigError(f"{bare[0]!r} is not a task; a setting needs a value: {bare[0]}=VALUE.")
@@ -181,11 +231,16 @@ def has_saved(folder: Path) -> bool:
 
 def how_to_go_on(folder: Path) -> str:
     """Return a sentence on how to continue a stopped run; "" if nothing was saved."""
-    return f"--resume {folder} continues from its newest checkpoint." if has_saved(folder) else ""
+    return f"{resume_call(folder)} continues from its newest checkpoint." if has_saved(folder) else ""
+
+
+def resume_call(folder: Path) -> str:
+    """Return the command that continues a run, and its form in Python."""
+    return f"`fledge train --resume {folder}` (in Python, folder={str(folder)!r}, resume=True)"
 
 
 def moved_algorithm(run: Path, overrides: Sequence[str]) -> list[str]:
-    """Return the algo= override, in a list, if the run's algorithm is a user's class, whose file may have moved; else [].
+    """Return ["algo=..."] from the overrides if the run's algorithm is a user's class, whose file may have moved; else [].
 
     Raises:
         ConfigError: The override names another class than the run was trained with.
@@ -217,14 +272,26 @@ def check_before_start(task: Task, cfg: TrainConfig, ranks: int) -> None:
             f"collect.mode=halves needs an even number of {unit} on each of the {ranks} ranks, but "
             f"env.num_envs={cfg.env.num_envs} gives {cfg.env.num_envs // ranks}: change env.num_envs or ranks."
         )
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
+    here = read_variable("LOCAL_WORLD_SIZE", 1) if "LOCAL_WORLD_SIZE" in os.environ else ranks
     pick_device(cfg.device, torch.cuda.device_count(), here - 1)
     task.policy.build(task.policy.describe(task, cfg.learner.policy_form, cfg.env, cfg.policy))
-    if cfg.reward and (paid := env_with_reward(task, cfg.env, cfg.reward)) is not None:
-        env_specs(task, paid)  # makes the reward
-    elif cfg.reward:
+    if cfg.reward and env_with_reward(task, cfg.env, cfg.reward) is None:
         find_reward(cfg.reward)
     check_memory(task, cfg, ranks)
+
+
+def try_reward(task: Task, cfg: TrainConfig, ranks: int) -> None:
+    """Step envs like those of the run a few times with a user's reward, so that its errors appear before the run starts."""
+    device = pick_device(cfg.device, torch.cuda.device_count())
+    with torch.random.fork_rng(devices=[]):
+        envs = make_rank_envs(task, cfg, Ranks(0, ranks), device)
+        try:
+            envs[0].reset()
+            for action in draw_actions(envs[0], TRIAL_STEPS):
+                envs[0].step(action)
+        finally:
+            for env in envs:
+                env.close()
 
 
 def check_folder(folder: Path) -> None:
@@ -234,4 +301,4 @@ def check_folder(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=nearest):
             pass
     except OSError as error:
-        raise ConfigError(f"{folder} cannot be written ({error.strerror}): choose another --folder.") from error
+        raise ConfigError(f"{folder} cannot be written ({error.strerror}): choose another folder.") from error

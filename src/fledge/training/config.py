@@ -23,6 +23,7 @@ from fledge.core.code import absolute
 from fledge.core.errors import ConfigError
 from fledge.core.overrides import Preset, build_config, read_yaml, value_given
 from fledge.core.settings import make_code_absolute, refuse_code, refuse_unnamed, setting
+from fledge.evaluation.run_info import config_file
 from fledge.league.league import LeagueConfig
 from fledge.learn.base import Learner
 from fledge.learn.dqn import DQNConfig
@@ -297,7 +298,7 @@ def settled(cfg: TrainConfig, task: Task, overrides: Sequence[str], opponent_bef
 
 
 def with_named_code(cfg: TrainConfig, overrides: Sequence[str]) -> TrainConfig:
-    """Make file paths in references to code absolute; raise ConfigError if a file names code that `overrides` do not."""
+    """Make file paths in references to code absolute; raise ConfigError for code that `overrides` do not name."""
     refuse_code(cfg, overrides)
     make_code_absolute(cfg)
     return cfg
@@ -312,9 +313,7 @@ def read_run_config(
         task: The run's task. Required if it is the user's own code, which is never run because a file names it.
         named: Further overrides of the user. They do not change the config, but code that they name may run.
     """
-    path = folder / "config.yaml"
-    if not path.is_file():
-        raise ConfigError(f"{folder} is not a run: it has no config.yaml. Give the folder that `fledge train` printed.")
+    path = config_file(folder)
     content = read_yaml(path)
     saved = str(content.get("task", "navigation"))
     if task is None:

@@ -64,7 +64,7 @@ class LeagueCurriculum(Curriculum):
     """Sets a league's opponents in every env.
 
     Args:
-        self_play: Opponent in the share league.self_play of all episodes, whose results the league does not count.
+        self_play: Opponent for the share `league.self_play` of all episodes; the league ignores the results of these.
     """
 
     def __init__(

@@ -6,12 +6,14 @@ import contextlib
 import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from fledge.agents.policy_file import load_weights
+from fledge.agents.policy_file import build_policy
 from fledge.core.config_help import written
 from fledge.core.errors import ConfigError, FledgeError
 from fledge.core.overrides import from_plain, nested
+from fledge.core.paths import path_hint
 from fledge.core.settings import flat_settings
 from fledge.tasks.base import Task
 from fledge.tasks.policy_loader import read_entries
@@ -24,6 +26,7 @@ def read_initial_policy(name: str, task: Task) -> dict[str, Any]:
     if entries is None:
         raise ConfigError(
             f"init_from={name} does not exist: pass a run's folder, a policy file, or the name of a shipped policy."
+            f"{path_hint(Path(name))}"
         )
     return entries
 
@@ -55,14 +58,14 @@ def take_network(task: Task, cfg: TrainConfig, overrides: Sequence[str] = ()) ->
     if odd := [key for key in wanted if key in found and found[key] != wanted[key]]:
         parts = ", ".join(f"{key} {found[key]} (this run needs {wanted[key]})" for key in odd)
         raise ConfigError(f"init_from={cfg.init_from} does not fit: its network has {parts}. {how_to_fit(task, found)}")
-    load_weights(task.policy.build(wanted), entries["model"], cfg.init_from)
+    build_policy(task.policy.build, {**entries, "policy": wanted}, cfg.init_from)
     return taken
 
 
 def other_env(task: Task, cfg: TrainConfig) -> str:
     """Return a sentence on how the run's env differs from the one that `init_from` was trained in; "" if it does not.
 
-    Only settings that the policy is used to are told: sensors, decision rate, and the kind of reward.
+    It compares only the settings that a policy adapts to: sensors, decision rate, starts, and the kind of reward.
     """
     entries = read_initial_policy(cfg.init_from, task)
     if not isinstance(saved := (entries.get("world") or {}).get("env"), Mapping):
@@ -77,7 +80,7 @@ def other_env(task: Task, cfg: TrainConfig) -> str:
 
 
 def how_to_fit(task: Task, description: Mapping[str, Any]) -> str:
-    """Return a sentence that names a training preset which can continue from a policy with this description."""
+    """Return a sentence that names a training preset, or else the settings, with which a run can start from a policy."""
     for taken in (False, True):  # a preset with this very network, else one that can take it over
         for name in task.presets.names("train"):
             cfg = make_config(task, name)
@@ -85,7 +88,7 @@ def how_to_fit(task: Task, description: Mapping[str, Any]) -> str:
                 setattr(cfg.policy, key, value)
             with contextlib.suppress(FledgeError):
                 if task.policy.describe(task, cfg.learner.policy_form, cfg.env, cfg.policy) == description:
-                    return f"To continue from it, use --preset {name}."
+                    return f"To continue from it, use preset {name}."
     return "To continue from it, use the algorithm and the env settings that it was trained with."
 
 

@@ -218,7 +218,7 @@ def contents(found: Mapping[str, Any], everything: bool) -> Iterator[str]:
 
 
 def groups(tensors: Sequence[Mapping[str, Any]], plain: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Yield a table row for each first part of the names: its tensors, plain values, bytes in memory and bytes stored."""
+    """Yield a row for each group of entries whose names begin alike: name, tensors, plain values, bytes, stored bytes."""
     first = [row["name"].split("/")[0] for row in tensors]
     for name in dict.fromkeys([*first, *(key.split("/")[0] for key in plain)]):
         mine = [row for row, group in zip(tensors, first, strict=True) if group == name]

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+import sysconfig
 import traceback
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+import fledge
 from fledge.core.errors import InputError, NumericsError
 from fledge.learn.registry import ALGORITHMS
+
+SHOW_ALL = "On the command line, --debug shows the traceback."
 
 
 def check_state(state: Any, what: str, reserved: Collection[str] = ()) -> dict[str, Any]:
@@ -44,9 +49,14 @@ def learner_error(algo: str, error: Exception) -> Exception:
     """Return the error to raise if a learner fails: one sentence for a user's algorithm, the error itself for ours."""
     if algo in ALGORITHMS:
         return error
-    where = [line for line in traceback.extract_tb(error.__traceback__) if line.filename in algo]
-    at = f" in {where[-1].filename}, line {where[-1].lineno}" if where else ""
-    return InputError(f"algo={algo} failed{at}: {type(error).__name__}: {error}. `fledge --debug` shows all.")
+    return InputError(f"algo={algo} failed{place_of(error)}: {type(error).__name__}: {error}. {SHOW_ALL}")
+
+
+def place_of(error: Exception) -> str:
+    """Return " in FILE, line N" for the last line of the user's code in an error's traceback; "" if there is none."""
+    ours = (str(Path(fledge.__file__).parent), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")))
+    lines = [line for line in traceback.extract_tb(error.__traceback__) if not line.filename.startswith((*ours, "<"))]
+    return f" in {lines[-1].filename}, line {lines[-1].lineno}" if lines else ""
 
 
 def check_report(losses: Any, algo: str, reserved: set[str]) -> dict[str, float]:
@@ -63,5 +73,8 @@ def check_report(losses: Any, algo: str, reserved: set[str]) -> dict[str, float]
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"update() of algo={algo} must return one number for each name: {error}.") from error
     if bad := [name for name, value in report.items() if not math.isfinite(value)]:
-        raise NumericsError(f"NaN or infinity in the metrics {', '.join(bad)} while learning with algo={algo}.")
+        raise NumericsError(
+            f"NaN or infinity in the metrics {', '.join(bad)} while learning with algo={algo}: lower the learning "
+            "rate, or look for very large rewards and observations."
+        )
     return report

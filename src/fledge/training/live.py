@@ -102,7 +102,7 @@ class FrameCapture:
         return self._writer is not None
 
     def after_step(self, out: TensorDict) -> None:
-        """Record a step if a viewer asks for frames; otherwise only compare times, and check a file once a second."""
+        """Record a step if a viewer has asked for frames, which is checked once a second; no error stops the training."""
         now = time.monotonic()
         self._steps += 1
         try:
@@ -208,7 +208,7 @@ class FrameCapture:
                 writer.end(self._open.pop(env), name or "over", float(total))
 
     def _follow_more(self, writer: RecordingWriter) -> None:
-        """Record more envs, up to FOLLOWED, all on one stage (map); choose another stage when no env is on that one."""
+        """Begin to record more envs, up to FOLLOWED, all on one stage (map); choose a new stage when no env is on it."""
         if len(self._open) >= FOLLOWED:
             return
         stages = self.task.view.stage_of(self.env.unwrapped).cpu()[:: self.env.group]

@@ -25,6 +25,7 @@ from fledge.training.nan_dump import dump_update
 from fledge.training.outputs import RunOutputs
 from fledge.training.ranks import Ranks
 from fledge.training.run import EXACT, TrainingState
+from fledge.training.run_lock import RunLock
 
 
 def train(
@@ -36,6 +37,8 @@ def train(
     *,
     quiet: bool = False,
     on_interrupt: Callable[[], None] | None = None,
+    lock: RunLock | None = None,
+    signals: contextlib.ExitStack | None = None,
 ) -> dict[str, float]:
     """Train for as long as the config says, or until a signal, and return the metrics of the last iteration.
 
@@ -44,13 +47,18 @@ def train(
     Args:
         quiet: Print nothing.
         on_interrupt: Called on rank 0 if Ctrl-C or SIGTERM ended the training, after it was saved.
+        lock: Lock of the folder, on rank 0; training stops if another process takes it over.
+        signals: Stack that removes the signal handlers when it closes; until then the first Ctrl-C only asks for a clean
+            stop. By default the handlers are removed when this function returns.
     """
     keep_freed_memory()
     run = ranks.together(lambda: TrainingState(cfg, ranks, task))
-    outputs = start_run(run, folder, resume, quiet)
+    outputs = start_run(run, folder, resume, quiet, lock)
     try:
-        with stop_on_signals(quiet) as stopped:
+        with contextlib.ExitStack() as until_return:
+            stopped = (signals or until_return).enter_context(stop_on_signals(quiet))
             monitor, metrics = PerformanceMonitor(), dict[str, float]()
+            failed: Exception | None = None  # an evaluation: the run stops as if told to, so that it is saved
             while not run.finished:
                 begun = time.perf_counter()
                 with monitor.timer("data_collection"):
@@ -62,10 +70,11 @@ def train(
                 metrics = run.episode_metrics(rollout) | losses
                 run.seconds += time.perf_counter() - begun
                 if outputs:
-                    outputs.evaluate(metrics, monitor)
+                    failed = outputs.evaluate(metrics, monitor)
                     outputs.log(metrics, monitor)
                     outputs.archive(rollout, monitor)
-                stop = ranks.sum(torch.tensor([float(stopped() or run.out_of_time)])).item() > 0
+                wants_stop = stopped() or run.out_of_time or failed is not None
+                stop = ranks.sum(torch.tensor([float(wants_stop)])).item() > 0
                 if run.iteration % cfg.save_interval == 0 or run.finished or stop:
                     check_weights(run.policy, cfg.algo, run.iteration)  # on every rank: they have the same weights
                     with monitor.timer("checkpoint_save"):
@@ -77,7 +86,10 @@ def train(
                     break
             if on_interrupt and stopped():
                 on_interrupt()
-        return outputs.finish(metrics) if outputs else metrics
+            metrics = outputs.finish(metrics) if outputs else metrics
+            if failed is not None:
+                raise failed
+            return metrics
     except NumericsError as error:
         raise dump_update(run, folder, error) from error
     finally:
@@ -86,14 +98,16 @@ def train(
         run.close()
 
 
-def start_run(run: TrainingState, folder: Path, resume: bool, quiet: bool = False) -> RunOutputs | None:
+def start_run(
+    run: TrainingState, folder: Path, resume: bool, quiet: bool = False, lock: RunLock | None = None
+) -> RunOutputs | None:
     """Load the newest checkpoint (to resume) or the weights to start from, on every rank; return the outputs on rank 0.
 
     If the start fails, a folder that it created is removed.
     """
     outputs: RunOutputs | None = None
     try:
-        outputs = run.ranks.together(lambda: RunOutputs(run, folder, quiet) if run.ranks.is_first else None)
+        outputs = run.ranks.together(lambda: RunOutputs(run, folder, quiet, lock) if run.ranks.is_first else None)
         state = run.ranks.share(run.ranks.together(lambda: outputs.load(resume) if outputs else None))
         say = run.ranks.together(lambda: take_state(run, state, resume))
         if outputs:

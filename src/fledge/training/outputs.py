@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import shlex
 import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from omegaconf import OmegaConf
 
 from fledge.agents.policy_file import ENTRIES, past_self_file
 from fledge.collect.compressed import CompressedBatch
-from fledge.core.errors import FledgeError
+from fledge.core.errors import FledgeError, StorageError
 from fledge.core.machine import resident_bytes
 from fledge.core.overrides import to_plain
 from fledge.core.settings import code_settings, flat_settings
@@ -26,11 +27,14 @@ from fledge.evaluation.run_info import train_command, update_run_info, write_run
 from fledge.monitor import PerformanceMonitor, print_model_info
 from fledge.monitor.loggers import ConsoleLogger, FileLogger, Logger, TensorBoardLogger, open_wandb
 from fledge.storage import AsyncCheckpointSaver, CheckpointHandle, CheckpointHistory, RolloutStorage
+from fledge.storage.history.history import Complete
 from fledge.tasks.registry import is_code
 from fledge.training.config import WandbMode
 from fledge.training.init_from import read_initial_policy
+from fledge.training.learner_checks import place_of
 from fledge.training.memory import MemoryWatch
 from fledge.training.run import TrainingState
+from fledge.training.run_lock import RunLock
 
 SUMMARY_EVERY = 100  # iterations between two summaries
 OFF_POLICY_SUMMARY_S = 60.0  # at least between two summaries: an iteration from replay may be a few decisions only
@@ -41,9 +45,10 @@ RECENT = 20  # iterations that the recent primary metric averages over
 class RunOutputs:
     """Writes the logs, evaluations, checkpoints and rollout archives of a run; only rank 0 has this object."""
 
-    def __init__(self, run: TrainingState, folder: Path, quiet: bool = False) -> None:
+    def __init__(self, run: TrainingState, folder: Path, quiet: bool = False, lock: RunLock | None = None) -> None:
         cfg = run.cfg
-        self.run, self.folder, self.is_new = run, folder, not folder.exists()
+        self.run, self.folder, self.lock = run, folder, lock
+        self.is_new = lock.made_folder if lock else not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         level = min(cfg.save_compression_level, MAX_LEVEL) if cfg.compress_checkpoint else 0
         # signals: the training loop finishes its iteration, saves and drains the queue itself
@@ -57,7 +62,8 @@ class RunOutputs:
             keep_best=cfg.keep_best,
             delta=cfg.save_delta,  # type: ignore[arg-type]
         )
-        self.rollouts = None
+        self.rollouts: RolloutStorage | None = None
+        self.archived: CheckpointHandle | None = None  # the newest rollout
         if cfg.rollout_save_interval:
             self.rollouts = RolloutStorage(folder / "rollouts", cfg.rollout_compression_level)
         self.primary_metric = run.task.primary_metric
@@ -76,9 +82,10 @@ class RunOutputs:
     def write_config(self) -> None:
         """Write config.yaml, which makes the folder a run, and run.json; allow live recording from here on."""
         path = self.folder / "config.yaml"
-        OmegaConf.save(OmegaConf.structured(self.run.cfg), path.with_suffix(".new"))
-        path.with_suffix(".new").replace(path)
-        self.write_info()
+        with writing(self.folder):
+            OmegaConf.save(OmegaConf.structured(self.run.cfg), path.with_suffix(".new"))
+            path.with_suffix(".new").replace(path)
+            self.write_info()
         self.run.recorder.capture.folder = self.folder
 
     def write_info(self) -> None:
@@ -95,7 +102,7 @@ class RunOutputs:
         write_run_info(self.folder, command, chosen, changed, usual, str(self.run.device))
 
     def load(self, resume: bool) -> dict[str, Any] | None:
-        """Open the loggers; return the state to start from (the newest checkpoint, or the policy of init_from) or None."""
+        """Open the loggers; return the saved state to start from (newest checkpoint, or policy of init_from), or None."""
         cfg = self.run.cfg
         state = None
         if resume and self.history.is_empty:
@@ -108,9 +115,10 @@ class RunOutputs:
         elif cfg.init_from:
             state = read_initial_policy(cfg.init_from, self.run.task)
         step = int(state["iteration"]) if resume and state else None
-        self.loggers = [FileLogger(self.folder, step), self.console]
-        if cfg.tensorboard:
-            self.loggers.append(TensorBoardLogger(self.folder, step))
+        with writing(self.folder):
+            self.loggers = [FileLogger(self.folder, step), self.console]
+            if cfg.tensorboard:
+                self.loggers.append(TensorBoardLogger(self.folder, step))
         if cfg.wandb.mode is not WandbMode.disabled:
             wandb, note = open_wandb(self.folder, cfg.wandb.mode.value, cfg.wandb.project, to_plain(cfg))
             self.loggers += [wandb] if wandb else []
@@ -124,24 +132,42 @@ class RunOutputs:
         if text:
             self.console.say(text)
 
-    def evaluate(self, metrics: dict[str, float], monitor: PerformanceMonitor) -> None:
+    def evaluate(self, metrics: dict[str, float], monitor: PerformanceMonitor) -> FledgeError | None:
         """Every `eval_interval` iterations, evaluate on held-out maps and seeds and add the results to `metrics`.
 
-        Other ranks wait meanwhile.
+        Other ranks wait meanwhile. If the evaluation fails, return its error, which the caller raises after saving the run.
         """
-        cfg, task = self.run.cfg, self.run.task
-        if not cfg.eval_interval or self.run.iteration % cfg.eval_interval:
-            return
-        world = task.evaluation(cfg.env)
-        with monitor.timer("evaluation"), torch.random.fork_rng(devices=[]):
-            result = evaluate(
-                self.run.policy, task, world, cfg.eval_episodes, VALIDATION_SEED, device=self.run.device, num_threads=1
+        cfg, task, iteration = self.run.cfg, self.run.task, self.run.iteration
+        if not cfg.eval_interval or iteration % cfg.eval_interval:
+            return None
+        try:
+            world = task.evaluation(cfg.env)
+            with monitor.timer("evaluation"), torch.random.fork_rng(devices=[]):
+                result = evaluate(
+                    self.run.policy,
+                    task,
+                    world,
+                    cfg.eval_episodes,
+                    VALIDATION_SEED,
+                    device=self.run.device,
+                    num_threads=1,
+                )
+            metrics |= {f"eval/{name}": result.rate(name) for name in result.counts}
+            metrics["eval/return"] = float(result.returns.mean())
+        except Exception as error:
+            why = str(error) if isinstance(error, FledgeError) else f"{type(error).__name__}: {error}."
+            failure = FledgeError(
+                f"The evaluation after iteration {iteration} failed{place_of(error)}: {why} The run was saved after this "
+                "iteration: resume it with corrected code, or with eval_interval=0 to train without evaluations."
             )
-        metrics |= {f"eval/{name}": result.rate(name) for name in result.counts}
-        metrics["eval/return"] = float(result.returns.mean())
+            failure.__cause__ = error
+            return failure
+        return None
 
     def log(self, metrics: dict[str, float], monitor: PerformanceMonitor) -> None:
         run = self.run
+        if self.lock:
+            self.lock.check()
         if metrics["episodes"]:
             self.recent.append((metrics["episodes"] * metrics[self.primary_metric], metrics["episodes"]))
         if self.recent:  # before the first episode has ended there is nothing to say
@@ -161,8 +187,9 @@ class RunOutputs:
             means = mean_episodes(self.unlogged)
             row = {name: value for name, value in {**metrics, **means}.items() if value is not None}
             self.unlogged.clear()
-            for logger in self.loggers:
-                logger.log(run.iteration, row)
+            with writing(self.folder):
+                for logger in self.loggers:
+                    logger.log(run.iteration, row)
         if "memory_mb" in metrics and not run.cfg.off_policy:  # a replay grows until it is full
             warning = self.memory_watch.add(run.iteration, metrics["memory_mb"])
             if warning:
@@ -178,7 +205,7 @@ class RunOutputs:
         if self.rollouts is not None and self.run.iteration % every == 0:
             with monitor.timer("rollout_save"):
                 whole = rollout.decode() if isinstance(rollout, CompressedBatch) else rollout
-                self.rollouts.save(whole, self.run.iteration)
+                self.archived = self.rollouts.save(whole, self.run.iteration)
 
     def save(self, state: dict[str, Any]) -> None:
         """Save the state of the run with the other ranks' parts, in the background."""
@@ -187,17 +214,27 @@ class RunOutputs:
             self.saver.save_async(policy, past_self_file(self.folder, number))
         state["log"] = {"recent": [list(pair) for pair in self.recent], "unlogged": list(self.unlogged)}
         metric = self.last.get(f"{self.primary_metric}_recent")
-        complete = self.run.parts.receiver(self.run.iteration)
+        complete = after_rollout(self.archived, self.run.parts.receiver(self.run.iteration))
         self.newest = self.history.save(state, self.run.iteration, metric=metric, complete=complete)
 
     def finish(self, metrics: dict[str, float]) -> dict[str, float]:
-        """Wait until all files are on disk, print how to continue, and return `metrics`; raise if the last save failed."""
-        self.saver.shutdown()
+        """Wait until all files are on disk, print how to continue, and return `metrics`; raise if the last save failed.
+
+        The returned dict lacks the metrics of episodes if no episode ended in the last iteration.
+        """
+        self._finish_saves()
         if self.newest is not None:
             self.newest.wait()
         self.console.close()
         self.console.say(self.ending())
-        return metrics
+        unknown = () if metrics.get("episodes") else (*self.run.outcomes.values(), "return", "length")
+        return {name: value for name, value in metrics.items() if name not in unknown}
+
+    def _finish_saves(self) -> None:
+        """Wait until rollouts and checkpoints are on disk, and stop the threads that write them."""
+        if self.rollouts is not None:
+            self.rollouts.close()
+        self.saver.shutdown()
 
     def ending(self) -> str:
         """Return a text that says where the run was saved, and the commands to continue and to evaluate it."""
@@ -218,11 +255,43 @@ class RunOutputs:
         """Close the saver and the loggers; `discard`, for a failed start, also removes a folder that this run created."""
         self.console.close()
         with contextlib.suppress(FledgeError):
-            self.saver.shutdown()
+            self._finish_saves()
         for logger in self.loggers:
-            logger.close()
+            with contextlib.suppress(OSError):  # on a full disk the flush in close fails as well
+                logger.close()
         if discard and self.is_new:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Turn an OSError inside the block, such as a full disk, into a StorageError that names the run's folder."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, FledgeError):
+            raise
+        fix = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "check the folder"
+        raise StorageError(
+            f"{folder} cannot be written ({error.strerror or error}), so the training stops: {fix}, then resume the run from "
+            "its newest checkpoint."
+        ) from error
+
+
+def after_rollout(archived: CheckpointHandle | None, complete: Complete | None) -> Complete | None:
+    """Return `complete` for `CheckpointHistory.save`, made to wait until an archived rollout is on disk.
+
+    Otherwise a kill between the two would lose the rollout: a resume begins after its iteration.
+    """
+    if archived is None or archived.done:
+        return complete
+
+    def wait_first(node: Any, leaves: Any) -> Any:
+        with contextlib.suppress(FledgeError):  # RolloutStorage reports that it failed
+            archived.wait()
+        return complete(node, leaves) if complete is not None else (node, leaves)
+
+    return wait_first
 
 
 def mean_episodes(iterations: list[dict[str, float]]) -> dict[str, float | None]:

@@ -29,6 +29,7 @@ from torch import Tensor
 from fledge.core.errors import ConfigError, FledgeError
 from fledge.core.machine import default_threads, pick_device, torch_threads
 from fledge.core.parent_process import when_parent_ends
+from fledge.training.torchrun_store import torchrun_store, uses_torchrun_store
 
 T = TypeVar("T")
 TOLD = "FLEDGE_CHILD"  # environment variable of a rank that we started: the file to which it writes its error,
@@ -94,10 +95,49 @@ class Ranks:
 
 
 def default_ranks(device: str, num_envs: int = 0) -> int:
-    """Return the number of GPUs, or of CPU cores on a CPU; a smaller number if it does not divide `num_envs`."""
+    """Return how many ranks to start: one per GPU, or else per CPU core, but fewer if that does not divide `num_envs`."""
     gpus = torch.cuda.device_count()
     most = default_threads() if pick_device(device, gpus) == "cpu" else 1 if device.startswith("cuda:") else gpus
     return next(size for size in range(most, 0, -1) if num_envs % size == 0)
+
+
+def ranks_from_environment() -> Ranks | None:
+    """Return this process's rank and the number of ranks, which torchrun or a cluster job sets (RANK, WORLD_SIZE).
+
+    Without WORLD_SIZE, return None: this process is the only one, or starts the others itself.
+
+    Raises:
+        ConfigError: A variable is missing, or is not a whole number in its range.
+    """
+    if "WORLD_SIZE" not in os.environ:
+        return None
+    size = read_variable("WORLD_SIZE", 1)
+    rank = read_variable("RANK", 0, size - 1) if size > 1 or "RANK" in os.environ else 0
+    local = read_variable("LOCAL_RANK", 0) if "LOCAL_RANK" in os.environ else rank
+    if size > 1 and not dist.is_initialized():
+        if not os.environ.get("MASTER_ADDR"):
+            raise ConfigError(_variable_error("MASTER_ADDR", "but must name the host of rank 0"))
+        read_variable("MASTER_PORT", 1, 65535)
+    return Ranks(rank, size, local)
+
+
+def read_variable(name: str, least: int, most: int | None = None) -> int:
+    """Return the whole number in an environment variable; raise ConfigError if it is missing or out of range."""
+    text = os.environ.get(name, "").strip()
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
+    if number < least or (most is not None and number > most):
+        limits = f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {most}"
+        raise ConfigError(_variable_error(name, f"but must be {least if least == most else limits}"))
+    return number
+
+
+def _variable_error(name: str, needs: str) -> str:
+    """Return an error for an environment variable that does not say which rank this process is."""
+    got = f"is {os.environ[name]!r}" if name in os.environ else "is not set"
+    return (
+        f"The environment variable {name} {got}, {needs}. Start several ranks with torchrun, which sets RANK, WORLD_SIZE, "
+        "MASTER_ADDR and MASTER_PORT; to train with one process, unset all of them."
+    )
 
 
 @contextlib.contextmanager
@@ -117,11 +157,9 @@ def joined_ranks(
     hook_before = sys.excepthook
     if TOLD in os.environ and PARENT in os.environ:  # rank 0 may be killed while this one is not waiting for it
         when_parent_ends(int(os.environ[PARENT]), lambda: os._exit(1))
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        number = int(os.environ["RANK"])
-        ranks = Ranks(number, int(os.environ["WORLD_SIZE"]), int(os.environ.get("LOCAL_RANK", number)))
-    else:
-        ranks = Ranks(0, size)
+    given = ranks_from_environment()
+    ranks = given or Ranks(0, size)
+    if given is None:
         if size > 1 and dist.is_initialized():
             raise ConfigError(
                 "This process already belongs to a torch.distributed process group: call "
@@ -139,6 +177,8 @@ def joined_ranks(
             place: Any = {"rank": ranks.rank, "world_size": ranks.size, "timeout": timedelta(minutes=10)}
             if children.processes or TOLD in os.environ:
                 place["store"] = meet(ranks, children)
+            elif uses_torchrun_store():
+                place["store"] = torchrun_store(ranks.rank, ranks.size)
             dist.init_process_group(backend, **place)
             joined = True
             sys.excepthook = hook_before  # torch's would begin every later error of the program with [rank0]
@@ -232,7 +272,9 @@ class Children:
     def told(self) -> str:
         """Return the first error that a started rank wrote, or ""."""
         notes = {rank: Path(self.note(rank)) for rank in self.processes}
-        return next((f"Rank {rank}: {note.read_text()}" for rank, note in notes.items() if note.exists()), "")
+        return next(
+            (f"Rank {rank}: {note.read_text(encoding='utf-8')}" for rank, note in notes.items() if note.exists()), ""
+        )
 
     def kill(self) -> None:
         for process in self.processes.values():

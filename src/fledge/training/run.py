@@ -158,7 +158,7 @@ class TrainingState:
         return own
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the run; its entry `ranks` holds only this rank's state, to which `parts` adds the others."""
+        """Return the state of the run; its entry `ranks` holds only this rank's state; `parts` adds the other ranks'."""
         env = {k.removeprefix("env."): v for k, v in self.settings.items() if k.startswith("env.")}
         return {
             "model": self.policy.state_dict(),

@@ -16,6 +16,7 @@ from fledge.core.terminal import use_figures
 from fledge.evaluation.api import report
 from fledge.evaluation.league_tree import read_league, tree_figure
 from fledge.evaluation.report import curves_figure, read_curves
+from fledge.evaluation.run_info import config_file
 from fledge.storage import CheckpointHistory
 from fledge.tasks.base import Task
 from fledge.tasks.policy_loader import LoadedPolicy, load_policy
@@ -52,10 +53,7 @@ class Run:
         final_metrics: Mapping[str, float] | None = None,
     ) -> None:
         self.folder = Path(folder)
-        if not (self.folder / "config.yaml").is_file():
-            raise ConfigError(
-                f"{self.folder} is not a run: it has no config.yaml. Give the folder that `fledge train` printed."
-            )
+        config_file(self.folder)  # raises if it is not a run
         self.interrupted, self.final_metrics = interrupted, dict(final_metrics or {})
         self._task = None if task is None else find_task(task)
 

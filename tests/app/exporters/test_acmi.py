@@ -191,7 +191,7 @@ def test_what_has_no_positions_and_a_reference_off_the_earth_get_a_sentence(tmp_
         episode = writer.begin()
         writer.add(episode, {"observation": np.zeros(4)})
         writer.end(episode, "terminated")
-    with pytest.raises(InputError, match=r"holds no positions to export, only observation"):
+    with pytest.raises(InputError, match=r"holds no positions for an ACMI file, only observation"):
         export_acmi(Recording(tmp_path / "a.frec"), Task("any", NavigationConfig), tmp_path / "a.acmi")
     with pytest.raises(InputError, match="latitude from"):
         list(acmi_lines([], np.zeros(0), "", 1.0, (0.0, 90.0)))

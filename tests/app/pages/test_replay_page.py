@@ -191,6 +191,33 @@ def test_a_page_that_was_saved_needs_no_server(
     shoot("watch_saved")
 
 
+NO_WEBGL = """const known = HTMLCanvasElement.prototype.getContext;
+HTMLCanvasElement.prototype.getContext = function (kind, ...rest) {
+  return /webgl/.test(kind) ? null : known.call(this, kind, ...rest);
+};"""
+
+
+def test_without_webgl_the_map_is_shown_and_says_so(folder: Path, browser: Browser, tmp_path: Path) -> None:
+    with Recording(folder / "flights.frec") as recording:
+        export_html(recording, task_of(recording), tmp_path / "saved.html")
+    command = "Page.addScriptToEvaluateOnNewDocument"
+    script = browser.driver.execute_cdp_cmd(command, {"source": NO_WEBGL})["identifier"]
+    says_so = "document.querySelector('.fp-title').innerText.includes('no WebGL')"
+    on_map = f"{P}?.view && !{P}.view.renderer && {P}.t > 0 && {says_so}"
+    try:
+        browser.open((tmp_path / "saved.html").as_uri())
+        browser.until(on_map, 60)
+        assert any("creating WebGL context" in line for line in browser.errors())
+    finally:
+        browser.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", {"identifier": script})
+    browser.open("about:blank")
+    browser.open((tmp_path / "saved.html").as_uri())
+    browser.until(f"{P}?.view?.renderer && {P}.t > 0", 60)
+    browser.run(f"{P}.view.renderer.forceContextLoss()")  # as when the graphics driver is restarted
+    browser.until(on_map)
+    assert browser.run("return document.querySelectorAll('.fp-canvas canvas').length") == 1
+
+
 def test_names_in_a_saved_page_are_text(browser: Browser, tmp_path: Path) -> None:
     path = record_generic(tmp_path / "evil.frec")
     with Recording(path) as recording:

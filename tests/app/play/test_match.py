@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import struct
 import threading
 import time
@@ -177,6 +178,45 @@ def test_a_manager_has_room_for_a_few_matches(monkeypatch: pytest.MonkeyPatch) -
         MatchManager("navigation")
 
 
+def test_no_person_enters_a_match_that_is_being_closed(begin: Callable[..., Match]) -> None:
+    match = begin("you", "placeholder")
+    match.enter(ANN)
+    assert not match.close_if_idle(-1.0), "a person is in it"
+    match.leave(ANN)
+    assert not match.close_if_idle(60.0), "one was in it a moment ago"
+    assert match.close_if_idle(-1.0)
+    with pytest.raises(ConfigError, match="was closed"):
+        match.enter(BOB)
+    env, tick = match.fight.env, match.fight.tick
+    for verb in ("restart", "step", "hands", "rewind"):
+        match.do(BOB, {"do": verb, "tick": 0})
+    assert (match.fight.env, match.fight.tick, match.people) == (env, tick, {})
+
+
+def test_people_who_come_and_go_at_once_leave_nothing_behind(begin: Callable[..., Match]) -> None:
+    match = begin("you", "you")
+
+    def visit(who: str) -> None:
+        rng = random.Random(who)
+        for _ in range(15):
+            match.enter(who)
+            for verb in ("take", "give", "rewind", "restart", "step", "look", "pause"):
+                match.do(who, {"do": verb, "seat": rng.randrange(3), "tick": rng.randrange(4), "to": "placeholder"})
+            match.state(who)
+            match.leave(who)
+
+    visitors = [threading.Thread(target=visit, args=(f"visitor-{number % 6}",)) for number in range(12)]
+    for thread in visitors:
+        thread.start()
+    for thread in visitors:
+        thread.join(60)
+    assert (match.people, match.looking) == ({}, {})
+    assert len(match.graphs) <= 8
+    match.enter(ANN)
+    match.do(ANN, {"do": "pause", "on": False})
+    assert "The match stopped" not in match.note
+
+
 def test_the_arguments_of_play() -> None:
     matches, path = read_play_args(
         ["aircombat", "opponent=crank(shot=0.9)", "seed=7", "start=chase", "env.missile.carried=2"]
@@ -300,6 +340,14 @@ def test_who_does_not_say_hello_is_left(talk: Callable[..., Any], first: str) ->
     with opened as socket:
         socket.send_text(first)
         hear(socket, "gone")
+        assert socket.receive()["type"] == "websocket.close"
+    assert not match.people
+
+
+def test_a_page_that_says_nothing_is_left(talk: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fledge.app.play.socket.HELLO_S", 0.1)
+    opened, match = talk()
+    with opened as socket:
         assert socket.receive()["type"] == "websocket.close"
     assert not match.people
 

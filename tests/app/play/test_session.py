@@ -178,7 +178,7 @@ def test_the_past_is_bounded(fights: Any, monkeypatch: pytest.MonkeyPatch) -> No
     fly(fight, 100)
     assert len(fight.frames) <= 100 + fight.key_every
     assert fight.first > 0
-    with pytest.raises(InputError, match=f"history, which has the ticks {fight.first}"):
+    with pytest.raises(InputError, match=f"Choose a tick from {fight.first}"):
         fight.rewind(0)
     fight.rewind(fight.first + 7)
     assert np.array_equal(fight.layout.pack(fight.look()), fight.frames[-1])

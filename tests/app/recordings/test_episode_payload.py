@@ -218,9 +218,7 @@ def test_a_training_that_began_another_file_still_answers_about_the_one_before(t
     assert [Path(path).name for path, _, _ in cache._open] == ["000002.frec"], "what is gone is not kept open"
 
 
-def test_a_recording_that_is_gone_leaves_memory_without_the_garbage_collector(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recording_that_is_gone_leaves_memory_without_the_garbage_collector(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "live"
     folder.mkdir(parents=True)
     (tmp_path / "run" / "config.yaml").write_text("task: navigation")
@@ -228,15 +226,15 @@ def test_a_recording_that_is_gone_leaves_memory_without_the_garbage_collector(
     cache = RecordingCache(FileIndex([tmp_path / "run"]))
     id = cache.files.runs()[0].id
     assert cache.list(id)["episodes"]
-    gone = weakref.ref(next(iter(cache._open.values()))[0])
+    gone = weakref.ref(next(iter(cache._open.values())).recording)
     record_flights(folder / "000002.frec")
-    (folder / "000001.frec").unlink()
     gc.disable()
     try:
-        cache.list(id)
-        assert gone() is not None, "somebody may be reading it"
-        monkeypatch.setattr("fledge.app.recordings.recording_cache.CLOSE_S", -1.0)
-        cache.list(id)
+        with cache._find(id, 0, "000001.frec") as (recording, _):
+            (folder / "000001.frec").unlink()
+            cache.list(id)
+            assert len(recording[0].frames()["pos"]) > 1, "another request is still reading it"
+        del recording
         assert gone() is None
     finally:
         gc.enable()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import socket
@@ -52,7 +53,7 @@ def talk(app: App, text: str | bytes, wait: float = 20.0) -> bytes:
         try:
             while part := sock.recv(65536):
                 answer += part
-        except TimeoutError:
+        except (TimeoutError, ConnectionResetError):
             pass
         return answer
 
@@ -179,51 +180,53 @@ def test_attachments_that_were_announced_are_not_kept(app: App) -> None:
         assert memory() - before < 30_000_000
 
 
-def test_who_opens_a_connection_and_says_no_more_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of many such, others would be told that the server is full."""
-    import asyncio
+RUBBISH = [
+    *(
+        "",
+        "4",
+        "9",
+        "41",
+        "42",
+        "43[]",
+        "44{}",
+        "45-[]",
+        "2probe",
+        "5",
+        "6",
+        "40/evil,{}",
+        "42x",
+        "42[]",
+        "42{}",
+        '420["x"]',
+    ),
+    *('42["handshake",1]', '42["handshake",{"client_id":"x"}]', '42["handshake",{"client_id":[]}]', '42["event",null]'),
+    *('42["event",{"client_id":{}}]', '42["javascript_response",{}]', '42["ack",{}]', '42["log",{"level":"x"}]'),
+    *(
+        '42["ack",{"client_id":"x","next_message_id":[]}]',
+        "42" + "[" * 50_000,
+        '42999999999999999999999["x"]',
+        b"\0\1",
+        b"",
+    ),
+]
 
-    import uvicorn
 
-    from fledge.app.server import header_timeout
+def test_messages_that_no_page_sends_are_dropped_without_a_traceback(app: App) -> None:
+    from websockets.exceptions import ConnectionClosed
+    from websockets.sync.client import connect
 
-    async def slow(scope: Any, receive: Any, send: Any) -> None:
-        await asyncio.sleep(0.6)  # longer than the header_timeout for heads, which is not for answers
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
-        await send({"type": "http.response.body", "body": b""})
-
-    async def part(port: int, text: bytes) -> bytes:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(text)
-        answer = await asyncio.wait_for(reader.read(), 20)
-        writer.close()
-        return answer
-
-    async def attack() -> list[bytes]:
-        config = uvicorn.Config(
-            slow,
-            port=0,
-            log_level="warning",
-            lifespan="off",
-            http=header_timeout.HeaderTimeoutProtocol,
-            timeout_keep_alive=1,
-        )
-        server = uvicorn.Server(config)
-        running = asyncio.create_task(server.serve())
-        while not server.started:
-            await asyncio.sleep(0.01)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        whole = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-        found = await asyncio.gather(*(part(port, text) for text in (b"", whole[:10], whole, whole + whole[:10])))
-        server.should_exit = True
-        await running
-        return found
-
-    monkeypatch.setattr(header_timeout, "HEADER_S", 0.3)
-    silent, half, served, again = asyncio.run(attack())
-    assert (silent, half) == (b"", b"")
-    assert served.startswith(b"HTTP/1.1 200")
-    assert again.count(b"HTTP/1.1 200") == 1
+    address = app.base.replace("http", "ws") + "/_nicegui_ws/socket.io/?EIO=4&transport=websocket"
+    for rubbish in RUBBISH:
+        with connect(address, origin=app.base, proxy=None) as sock:  # type: ignore[arg-type]
+            assert "sid" in str(sock.recv(10))
+            sock.send("40")
+            sock.recv(10)
+            sock.send(rubbish)
+            with contextlib.suppress(ConnectionClosed):
+                sock.send('42["nope",{}]')
+    assert status(get(app, "/api/runs")) == 200
+    assert "Traceback" not in "".join(app.log)
+    assert "exception" not in "".join(app.log)
 
 
 def test_rubbish_is_refused_and_the_server_goes_on(app: App) -> None:
@@ -234,6 +237,13 @@ def test_rubbish_is_refused_and_the_server_goes_on(app: App) -> None:
     ):
         talk(app, rubbish, wait=1.0)
     assert status(get(app, "/api/runs")) == 200
+
+
+def test_what_runs_hold_stays_out_of_caches_and_the_pages_scripts_do_not(app: App) -> None:
+    assert b"cache-control: no-store" in get(app, "/api/runs").lower()
+    assert b"cache-control: no-store" in get(app, "/recordings/x").lower()
+    assert b"no-store" in get(app, "/", Accept="text/html").lower()
+    assert b"cache-control: no-cache" in get(app, "/assets/style.css").lower()
 
 
 def test_markup_in_names_is_shown_as_text(app: App, folder: Path, browser: Browser) -> None:

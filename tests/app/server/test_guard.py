@@ -30,13 +30,19 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 
 
 def ask(
-    guard: Guard, path: str = "/", method: str = "GET", kind: str = "http", parts: Any = (b"",), **headers: str
+    guard: Guard,
+    path: str = "/",
+    method: str = "GET",
+    kind: str = "http",
+    parts: Any = (b"",),
+    more: Any = (),
+    **headers: str,
 ) -> Any:
-    """Return the response of the guard: status or state of the socket, headers, body."""
+    """Return the response of the guard: status or state of the socket, headers, body; `more` are further header pairs."""
     named = {"host": "localhost:8080"} | {name.replace("_", "-"): value for name, value in headers.items()}
     path, _, query = path.partition("?")
     scope = {"type": kind, "method": method, "path": path, "query_string": query.encode()}
-    scope["headers"] = [(name.encode(), value.encode()) for name, value in named.items()]
+    scope["headers"] = [(name.encode(), value.encode("latin-1")) for name, value in (*named.items(), *more)]
     inbox = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
     inbox = [*inbox, {"type": "http.request", "body": b""}] if kind == "http" else [{"type": "websocket.connect"}]
     sent: list[Any] = []
@@ -130,7 +136,21 @@ def test_localhost_is_let_in_with_strict_headers(local: Guard) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8080", "", "localhost.evil.example", "192.168.1.2:8080"]
+    "host",
+    [
+        *("evil.example", "evil.example:8080", "", "localhost.evil.example", "192.168.1.2:8080"),
+        *("[::1].evil.com", "[::1]evil.com:80", "[::1", "::1", "[localhost]", "[::1%25eth0]", "localhost."),
+        *("localhost:80@evil.com", "evil.com@localhost", "localhost:port", "localhost:", "localhost, evil.com"),
+        *(
+            "localhost/evil",
+            "localhost evil.com",
+            "localhost:8080\t",
+            "localhost\xa0",
+            "127.1",
+            "0x7f.0.0.1",
+            "2130706433",
+        ),
+    ],
 )
 def test_a_foreign_name_that_points_here_is_refused(local: Guard, host: str) -> None:
     status, _, body = ask(local, host=host)
@@ -141,6 +161,29 @@ def test_a_foreign_name_that_points_here_is_refused(local: Guard, host: str) -> 
 @pytest.mark.parametrize("host", ["localhost:9", "127.0.0.1", "[::1]:8080", "LOCALHOST:8080"])
 def test_a_tunnel_to_localhost_may_have_any_port(local: Guard, host: str) -> None:
     assert ask(local, host=host)[0] == 200
+
+
+@pytest.mark.parametrize("name", ["host", "origin", "content-length", "sec-fetch-site", "sec-fetch-mode"])
+def test_a_header_that_decides_may_not_come_twice(local: Guard, name: str) -> None:
+    values = {"host": "localhost:8080", "origin": "http://localhost:8080", "content-length": "0"}
+    pairs = [(name, values.get(name, "same-origin"))] * (1 if name == "host" else 2)
+    status, _, body = ask(local, more=pairs)
+    assert status == 400
+    assert f"header {name} twice".encode() in body
+    assert (
+        ask(local, kind="websocket", origin="http://localhost:8080", more=[("Origin", "http://a.b")])
+        == "websocket.close"
+    )
+
+
+def test_only_answers_that_say_so_may_be_cached(local: Guard) -> None:
+    async def library(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"Cache-Control", b"no-cache")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    assert ask(local, "/api/runs")[1]["cache-control"] == "no-store"
+    assert ask(Guard(library, "127.0.0.1"), "/assets/style.css")[1]["Cache-Control"] == "no-cache"
+    assert ask(local, host="evil.example")[1]["cache-control"] == "no-store"
 
 
 ORIGINS = [

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[2]
+DOCUMENTS = {"000": "checkpoints", "001": "replay, collectors", "002": "rollouts", "004": "midrangeRL"}
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
@@ -63,8 +64,9 @@ def covered_rows(folder: Path = FOLDER) -> dict[int, list[str]]:
 
 def markdown(rows: dict[int, Row]) -> str:
     """Return the rows that do not hold, as the table of docs/reference/compat.md."""
-    lines = ["| row | what the document shows | why it differs here |", "|---|---|---|"]
-    return "\n".join(lines + [f"| {r.number} | {r.item} | {r.note} |" for r in rows.values() if r.status == "listed"])
+    lines = ["| document | what it shows | why it differs here |", "|---|---|---|"]
+    listed = [row for row in rows.values() if row.status == "listed"]
+    return "\n".join(lines + [f"| {DOCUMENTS[row.source[:3]]} | {row.item} | {row.note} |" for row in listed])
 
 
 def docs_page() -> Path:

@@ -104,7 +104,7 @@ def test_a_fourth_checkpoint_waits_with_the_documented_warning_and_none_is_lost(
 
 @covers(8, 50)
 def test_what_checkpoints_cost_a_run_is_measured_and_stated() -> None:
-    page = " ".join((ROOT / "docs" / "storage" / "checkpoints.md").read_text().split())
+    page = " ".join((ROOT / "docs" / "storage" / "checkpoint_costs.md").read_text().split())
     assert "python -m benchmarks checkpoint" in page
     assert "`torch.save` / LZ4-9 in a thread | +8.5 %" in page  # row 8: what a loop gains by saving in the background
     assert "A history of 50 checkpoints takes 0.305 of 50 `torch.save` files" in page  # row 50: 65 % are promised

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -295,3 +298,28 @@ def test_a_loop_is_profiled_by_name() -> None:
         env.step({})
     assert monitor.get_summary().splitlines()[1].startswith("env_step                 :")
     env.close()
+
+
+@pytest.mark.slow
+@covers(244)
+def test_two_nodes_train_one_run(tmp_path: Path) -> None:
+    """One launcher per node, as on two machines; here both are on this one."""
+    words = ["navigation", "env.num_envs=16", "env.num_maps=1", "ppo.rollout_steps=4", "ppo.minibatch=32"]
+    words += ["total_frames=128", "policy.hidden=[16]", "tensorboard=false", "--folder", str(tmp_path / "run")]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
+    launch += ["--master-addr=127.0.0.1", f"--master-port={free_port()}"]
+    nodes = [
+        subprocess.Popen([*launch, f"--node-rank={rank}", "-m", "fledge.cli", "train", *words], stderr=subprocess.PIPE)
+        for rank in (0, 1)
+    ]
+    told = [node.communicate(timeout=300)[1].decode() for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], told
+    assert fledge.Run(tmp_path / "run").metrics["frames"][-1] == 128
+    state = fledge.load_checkpoint(fledge.Run(tmp_path / "run").checkpoints[-1])
+    assert len(state["ranks"]) == 2
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -27,8 +27,11 @@ from tests.tasks.aircombat.duels import PLAIN, action, make
         ({"missile": MissileConfig(carried=0)}, r"^env\.missile\.carried is 0, but must be "),
         ({"dt_s": 0.0}, r"^env\.dt_s is 0\.0, but must be "),
         ({"dt_s": float("nan")}, r"^env\.dt_s is nan, but must be finite"),
-        ({"max_episode_s": 0.5}, r"^env\.max_episode_s is 0\.5, but one decision lasts 1 s"),
-        ({"min_range_m": 70_000.0}, r"^env\.min_range_m is 70000, but env\.max_range_m is 60000"),
+        ({"max_episode_s": 0.5}, r"^env\.max_episode_s is 0\.5, but must be at least the 1 s of one decision"),
+        (
+            {"min_range_m": 70_000.0},
+            r"^env\.min_range_m is 70000, but must be at most env\.max_range_m, which is 60000",
+        ),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
@@ -52,10 +55,10 @@ def test_odd_rows_against_an_opponent_are_refused_by_the_env_that_flies_both_sid
         ({"throttle": torch.full((4,), torch.inf)}, r"^The action's throttle of env 0 is inf, but must be finite\.$"),
         ({"rudder": torch.zeros(3)}, r"^The action's rudder has shape \(3,\), but must have \(4,\)\.$"),
         ({"rudder": torch.zeros(4, 1)}, r"^The action's rudder has shape \(4, 1\), but must have \(4,\)\.$"),
-        ({"fire": torch.full((4,), 2)}, r"^The action's fire has values outside of the allowed 0 to 1\.$"),
+        ({"fire": torch.full((4,), 2)}, r"^The action's fire of env 0 is 2, but must be 0 to 1\.$"),
         (
             {"fire": torch.zeros(4)},
-            r"^The action's fire has dtype torch\.float32, but must hold integers from 0 to 1\.$",
+            r"^The action's fire has dtype torch\.float32, but must have torch\.int64, with values from 0 to 1\.$",
         ),
         ({"rudder": [0, 0, 0, 0]}, r"^The action's rudder is a list, but must be a torch\.Tensor of shape \(4,\)\.$"),
     ],
@@ -70,14 +73,14 @@ def test_actions_that_are_none_are_refused_and_nothing_moves(given: dict[str, An
 
 def test_an_action_that_is_no_dict_is_refused() -> None:
     with pytest.raises(
-        InputError, match=r"^The action is Tensor, but must be a dict with the keys rudder, throttle, fire\.$"
+        InputError, match=r"^The action is a Tensor, but must be a dict with the keys rudder, throttle, fire\.$"
     ):
         make(2).step(torch.zeros(4, 3))
 
 
 def test_a_discrete_action_beyond_six_is_refused() -> None:
     env = make(2, action_form=ActionForm.discrete)
-    with pytest.raises(InputError, match=r"^The action has values outside of the allowed 0 to 5\.$"):
+    with pytest.raises(InputError, match=r"^The action of env \d is \d+, but must be 0 to 5\.$"):
         env.step(torch.tensor([0, 1, 6, 0]))
 
 
@@ -103,7 +106,7 @@ def test_a_state_with_more_missiles_than_slots_is_refused_and_nothing_is_taken_o
 def test_a_state_of_another_rack_is_refused() -> None:
     saved = make(2, missile=MissileConfig(carried=8)).state_dict()
     with pytest.raises(
-        InputError, match=r"^The saved state has \(4, 8, 2\) for m_pos, but this env needs shape \(4, 6, 2\)\.$"
+        InputError, match=r"^The saved state has shape \(4, 8, 2\) for m_pos, but this env needs shape \(4, 6, 2\)\.$"
     ):
         make(2).load_state_dict(saved)
 
@@ -144,7 +147,7 @@ def test_choices_may_be_integers_of_any_size(kind: torch.dtype) -> None:
 
 def test_masks_times_and_actions_of_other_kinds_are_refused_in_a_sentence() -> None:
     env = make(2)
-    with pytest.raises(InputError, match=r"^env_mask must be a bool tensor of shape \(4,\), not a list\.$"):
+    with pytest.raises(InputError, match=r"^env_mask must be a bool tensor of shape \(4,\) on cpu, not a list\.$"):
         env.reset([True] * 4)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"^dt is '1', but must be"):
         env.step(action(4), "1")  # type: ignore[arg-type]
@@ -158,7 +161,7 @@ def test_masks_times_and_actions_of_other_kinds_are_refused_in_a_sentence() -> N
 
 EXTREMES = [
     {"fighter": FighterConfig(terminal_speed=1e6)},
-    {"fighter": FighterConfig(min_turn_radius_m=1e-3, thrust_g=1e9)},
+    {"fighter": FighterConfig(min_turn_radius_m=1e-3, thrust_g=1e6)},
     {"missile": MissileConfig(terminal_speed=1e6)},
     {"missile": MissileConfig(lift_drag=1e-3, thrust_g=1e6)},
     {"start_speed": 2000.0},

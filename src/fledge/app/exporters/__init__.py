@@ -18,7 +18,7 @@ ANY_TASK = ("mcap", "html", "json", "animation")  # formats that show positions 
 
 
 def export_recording(source: Path, target: Path, episode: int | None = None, task: str | None = None) -> dict[str, Any]:
-    """Write a recording in the format of the target's extension, and return figures of the file.
+    """Write a recording in the format of the target's extension, and return key figures, such as the number of episodes.
 
     Args:
         episode: Number of an episode. By default all that fit for .html, all that ended for pictures, otherwise the first.
@@ -37,7 +37,9 @@ def export_recording(source: Path, target: Path, episode: int | None = None, tas
         if name is None:
             raise ConfigError(f"{target.name} has no known format: its name must end in one of {', '.join(FORMATS)}.")
         if not len(recording):
-            raise ConfigError(f"{source} holds no episodes yet, so there is nothing to export.")
+            raise ConfigError(
+                f"{source} holds no episodes yet, so there is nothing to export. Try again when an episode has been recorded."
+            )
         find = task_of if name in ANY_TASK else lambda recording: find_named_task(recording.task, str(source))
         export = getattr(import_module(f"{__name__}.{name}"), f"export_{name}")
         figures = export(recording, find_task(task) if task else find(recording), target, episode)

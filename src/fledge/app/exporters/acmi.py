@@ -52,7 +52,7 @@ def export_acmi(
     reference: tuple[float, float] = REFERENCE,
     altitude_m: float = ALTITUDE_M,
 ) -> dict[str, int | float | str]:
-    """Write one episode of a recording as an ACMI file, and return figures of the episode.
+    """Write one episode of a recording as an ACMI file, and return key figures of the episode.
 
     Args:
         task: The task of the recording.
@@ -68,7 +68,9 @@ def export_acmi(
         objects = task.view.objects(track)
         if not objects:
             fields = ", ".join(recording.fields)
-            raise InputError(f"{recording.path} holds no positions to export, only {fields}.")
+            raise InputError(
+                f"{recording.path} holds no positions for an ACMI file, only {fields}. Export it as .json."
+            )
         title = f"{recording.task}: episode {flown.facts.get('episode', episode)}, {track.outcome}"
         text = "".join(acmi_lines(objects, times, title, recording.seconds_per_frame, reference, altitude_m))
     write_text(target, text)
@@ -98,7 +100,7 @@ def acmi_lines(
     reference: tuple[float, float] = REFERENCE,
     altitude_m: float = ALTITUDE_M,
 ) -> Iterator[str]:
-    """Yield the text of an ACMI file, whose objects have a frame at each of `times` (s)."""
+    """Yield the lines of an ACMI file; every object has one frame at each of the `times`, in s."""
     lon, lat = reference
     if not -180 <= lon <= 180 or not -85 <= lat <= 85:
         raise InputError(

@@ -59,7 +59,7 @@ class Shot:
 
 
 def export_animation(recording: Recording, task: Task, target: Path, episode: int | None = None) -> dict[str, Any]:
-    """Draw one episode, or all that ended on the map with the most episodes, and return figures of the animation."""
+    """Write an animation of one episode, or of all ended ones on the map with the most episodes; return its key figures."""
     with checked_frames(recording.path, task):
         tracks = choose_tracks(recording, task, episode)
         stage = task.view.stage(tracks[0].scene)
@@ -79,12 +79,14 @@ def export_animation(recording: Recording, task: Task, target: Path, episode: in
 
 
 def choose_tracks(recording: Recording, task: Task, episode: int | None) -> list[Trajectory]:
-    """Return one episode, or all that ended on the map with the most episodes; without maps, the first that ended."""
+    """Return one episode, or all ended ones on the map with the most episodes; if there are no maps, the first ended one."""
     if episode is not None:
         return [Trajectory(**recording.track(episode))]
     tracks = [Trajectory(**recording.track(e.number)) for e in recording if e.outcome and e.recorded]
     if not tracks:
-        raise ConfigError(f"No episode of {recording.path} has ended yet, so there is nothing to draw.")
+        raise ConfigError(
+            f"No episode of {recording.path} has ended yet, so there is nothing to draw. Choose one with --episode."
+        )
     keys = [stage_key(track.scene) for track in tracks]
     most, _ = Counter(keys).most_common(1)[0]
     return tracks[:1] if most is None else [track for track, key in zip(tracks, keys, strict=True) if key == most]
@@ -170,7 +172,7 @@ class Canvas:
         ]
 
     def actor_at(self, shot: Shot, actor: SceneObject, time: float) -> list[Any]:
-        """Return one actor's trail and marker; after its episode, the marker shows whether it was destroyed."""
+        """Return an actor's trail and marker at a time; after the episode's end, the marker shows if it was destroyed."""
         k, last = shot.frame_at(time), len(shot.seconds) - 1
         if k < 0 or (actor.present is not None and not actor.present[k]):
             return []

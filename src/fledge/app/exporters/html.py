@@ -35,7 +35,7 @@ def compressed(data: bytes) -> str:
 
 
 def pack_episodes(recording: Recording, task: Task, numbers: Sequence[int]) -> dict[str, Any]:
-    """Return the data of a page: the list of episodes, and the payloads, beams and graphs of as many as fit."""
+    """Return the data of a page: the list of episodes, and the payloads, beams and graphs of as many episodes as fit."""
     payloads: dict[int, str] = {}
     beams: dict[int, str] = {}
     stages: set[str] = set()
@@ -90,7 +90,9 @@ def export_html(recording: Recording, task: Task, target: Path, episode: int | N
     numbers = [each.number for each in chosen if each.recorded or episode is not None][:MAX_EPISODES]
     data = pack_episodes(recording, task, numbers)
     if not data["payloads"]:
-        raise ConfigError(f"{recording.path} holds no frames yet, so there is nothing to show.")
+        raise ConfigError(
+            f"{recording.path} holds no frames yet, so there is nothing to show. Try again when frames have been recorded."
+        )
     facts = ", ".join(f"{k} {v}" for k, v in data["list"]["facts"].items() if k != "settings")
     body = f'<p class="fl-note fp-facts">{html.escape(facts)}</p>'
     body += f'<fledge-player data-options="{html.escape(json.dumps({"embedded": DATA_ID}))}"></fledge-player>'

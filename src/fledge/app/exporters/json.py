@@ -1,4 +1,4 @@
-"""Export a recorded episode as JSON: all that the player shows, in plain lists."""
+"""Export a recorded episode as JSON: everything that the player shows, as plain lists."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fledge.tasks.base import Task
 
 
 def export_json(recording: Recording, task: Task, target: Path, episode: int | None = None) -> dict[str, Any]:
-    """Write one episode as JSON, and return figures of the file."""
+    """Write one episode as JSON, and return key figures of the episode."""
     data = episode_as_json(recording, task, recording[episode or 0].number)
     write_text(target, json.dumps(data, allow_nan=False))
     return {"episode": data["number"], "outcome": data["outcome"], "seconds": recording[data["number"]].seconds}
 
 
 def episode_as_json(recording: Recording, task: Task, number: int) -> dict[str, Any]:
-    """Return all that the player shows of an episode, JSON-able; NaN and infinities become null."""
+    """Return everything that the player shows of an episode, as JSON-able values; NaN and infinities become None."""
     data = pack_episode(recording, task, number)
     length = struct.unpack("<I", data[4:8])[0]
     head = json.loads(data[8 : 8 + length])

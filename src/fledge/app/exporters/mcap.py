@@ -44,7 +44,7 @@ Message = tuple[str, float, dict[str, Any]]
 
 
 def export_mcap(recording: Recording, task: Task, target: Path, episode: int | None = None) -> dict[str, Any]:
-    """Write one episode as MCAP, and return figures of the file.
+    """Write one episode as MCAP, and return key figures of the episode.
 
     Raises:
         ConfigError: The extra `mcap` is not installed.
@@ -88,7 +88,7 @@ def export_mcap(recording: Recording, task: Task, target: Path, episode: int | N
 def moments(
     seconds: np.ndarray, actors: Sequence[SceneObject], crowd: Crowd | None, instruments: dict[str, np.ndarray]
 ) -> Iterator[Message]:
-    """Yield the messages of every frame."""
+    """Yield the MCAP messages of every frame, in order of time."""
     first = next((actor for actor in actors if len(actor.pos) == len(seconds)), None)
     for k, at in enumerate(seconds.tolist()):
         entities = [moving(actor, k, at) for actor in actors]
@@ -147,7 +147,7 @@ def point(row: Sequence[float] | np.ndarray) -> dict[str, float]:
 
 
 def turn(actor: SceneObject | None = None, k: int = 0) -> dict[str, float]:
-    """Return an actor's heading in frame k as a quaternion; no rotation without an actor or heading."""
+    """Return an actor's heading in frame k as a quaternion; the identity if there is no actor or no heading."""
     heading = 0.0 if actor is None or actor.heading is None else float(actor.heading[k])
     return {"x": 0.0, "y": 0.0, "z": math.sin(heading / 2), "w": math.cos(heading / 2)}
 

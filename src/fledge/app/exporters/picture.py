@@ -17,7 +17,9 @@ def export_picture(recording: Recording, task: Task, target: Path, episode: int 
     numbers = [e.number for e in recording if e.outcome and e.recorded] if episode is None else [episode]
     tracks = [Trajectory(**recording.track(number)) for number in numbers]
     if not tracks:
-        raise ConfigError(f"No episode of {recording.path} has ended yet, so there is nothing to draw.")
+        raise ConfigError(
+            f"No episode of {recording.path} has ended yet, so there is nothing to draw. Choose one with --episode."
+        )
     with checked_frames(recording.path, task):
         figure = task.view.draw(tracks, recording.path.name)
     target.parent.mkdir(parents=True, exist_ok=True)

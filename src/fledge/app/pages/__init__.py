@@ -14,6 +14,6 @@ from typing import Any
 
 
 def find_pages() -> list[Any]:
-    """Import the page modules of this folder, in the order of their navigation entries."""
+    """Import the page modules of this folder, and return them in the order of their entries in the title bar."""
     modules = [import_module(f"{__name__}.{found.name}") for found in iter_modules(__path__)]
     return sorted(modules, key=lambda module: module.ORDER)

@@ -38,7 +38,7 @@ _opening = threading.Lock()
 
 
 def matches_of(server: Server) -> MatchManager:
-    """Return the app's match manager, created at the first call, as the simulator takes a moment to load."""
+    """Return the app's match manager; the first call creates it, because loading the simulator takes a moment."""
     from fledge.app.play.match_manager import MatchManager
 
     with _opening:
@@ -50,7 +50,7 @@ def matches_of(server: Server) -> MatchManager:
 
 
 def use_matches(server: Server, matches: MatchManager) -> MatchManager:
-    """Set the app's match manager, which is closed with the app, and return it."""
+    """Make `matches` the app's match manager, close it when the app stops, and return it."""
     server.matches = matches
     task = matches.roster.task
     if task.view.page is not None:
@@ -86,7 +86,7 @@ def register(server: Server) -> None:
 
 
 def add_task_page(server: Server) -> bool:
-    """Load the task's scripts and styles into the page; show a message and return False if it has none."""
+    """Load the task's scripts and styles into the page; if the task has none, show a message and return False."""
     name = server.matches.roster.task.name
     scripts = server.task_pages.urls(name, "index.js")
     if not scripts:
@@ -111,12 +111,14 @@ def add_routes(server: Server) -> None:
             asked = json.loads(await request.body())
             names = [asked.get(side, "you") for side in ("blue", "red")]
             if not all(isinstance(name, str) for name in names):
-                raise ConfigError('blue and red must be text: the name of a pilot or policy, or "you".')
+                raise ConfigError('blue and red must be text: the name of a pilot or policy, or "you" for a person.')
             start, seed = asked.get("start") or None, asked.get("seed")
             if not isinstance(start, str | None):
-                raise ConfigError(f"start={start!r:.99} must be the name of one of the listed start positions.")
+                raise ConfigError(
+                    f"start={start!r:.99} must be the name of a start position. Choose one that the page lists."
+                )
             if not isinstance(seed, int | None) or isinstance(seed, bool):
-                raise ConfigError(f"seed={seed!r:.99} must be a whole number.")
+                raise ConfigError(f"seed={seed!r:.99} must be a whole number, or left out for a random one.")
             matches = await asyncio.to_thread(matches_of, server)
             name = await asyncio.to_thread(matches.begin, names, start, seed)
         except FledgeError as error:

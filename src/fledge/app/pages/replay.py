@@ -17,7 +17,7 @@ from nicegui import run, ui
 from starlette.responses import FileResponse, JSONResponse, Response
 
 from fledge.app.runs.file_index import Entry
-from fledge.app.server.assets import three_path
+from fledge.app.server.assets import CACHE, three_path
 from fledge.app.server.layout import add_module, add_styles, frame, mount
 from fledge.app.server.server import Server
 from fledge.core.errors import FledgeError
@@ -35,7 +35,7 @@ _opening = threading.Lock()
 
 
 def recordings_of(server: Server) -> RecordingCache:
-    """Return the app's recording cache, created at the first call, as tasks take seconds to load."""
+    """Return the app's recording cache; the first call creates it, because loading a task takes seconds."""
     with _opening:
         if server.recordings is None:
             from fledge.app.recordings.recording_cache import RecordingCache
@@ -88,12 +88,12 @@ def add_routes(server: Server) -> None:
         except FledgeError as error:
             return JSONResponse({"error": server.files.hide_path(str(error), id).rstrip(".")}, status_code=404)
         if isinstance(found, bytes):
-            return Response(found, media_type="application/octet-stream", headers={"cache-control": "no-store"})
-        return JSONResponse(found, headers={"cache-control": "no-store"})
+            return Response(found, media_type="application/octet-stream")
+        return JSONResponse(found)
 
     @server.api.get(THREE)
     def three() -> Response:
-        return FileResponse(three_path(), media_type="text/javascript")
+        return FileResponse(three_path(), media_type="text/javascript", headers=CACHE)
 
     @server.api.get("/recordings/{id}")
     def episodes(id: str) -> Response:
@@ -143,7 +143,7 @@ def show_card(entry: Entry, note: str, fresh: bool, summary: str = "") -> None:
 
 
 def size_of(entry: Entry) -> str:
-    """Return the size of an entry's file as text."""
+    """Return the size of an entry's file as text, such as "3.2 MB"."""
     try:
         size = entry.path.stat().st_size
     except OSError:
@@ -154,7 +154,7 @@ def size_of(entry: Entry) -> str:
 
 
 def ago(when: float) -> str:
-    """Return how long ago a time was, as text."""
+    """Return how long ago a time (seconds since 1970) was, as text such as "2 hours ago"."""
     seconds = max(0.0, time.time() - when)
     for length, word in ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute")):
         if seconds >= length:

@@ -5,6 +5,7 @@ The page itself is `static/charts/training.js`; everything it shows is JSON unde
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from fastapi import HTTPException
@@ -61,7 +62,8 @@ def register(server: Server) -> None:
 
     @server.api.get("/api/doctor/{id}")
     def doctor(id: str) -> Any:
-        return JSONResponse(shown.examine(run_of(id)))
+        # all ASCII: names of files may have bytes that are not UTF-8
+        return Response(json.dumps(shown.examine(run_of(id))), media_type="application/json")
 
     @server.api.get("/api/save")
     def save(ids: str = "") -> Any:

@@ -78,7 +78,7 @@ class Ending:
 
 @dataclass
 class Layout:
-    """The order of a frame's fields in its row of numbers."""
+    """The order of a frame's fields when the frame is stored as one row of numbers."""
 
     shapes: dict[str, tuple[int, ...]]
 
@@ -91,6 +91,6 @@ class Layout:
         return np.concatenate([np.ravel(frame[name]).astype(np.float32) for name in self.shapes])
 
     def unpack(self, row: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the frame of a row; flags and counts are float32 as well."""
+        """Return the frame that a row holds; all its fields are float32, also flags and counts."""
         parts = np.split(row, np.cumsum(self.sizes)[:-1])
         return {name: part.reshape(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}

@@ -61,6 +61,15 @@ class Match:
         for thread in self._threads:
             thread.start()
 
+    def close_if_idle(self, seconds: float) -> bool:
+        """Close the match if no person is connected and the last action is `seconds` ago; return whether it was closed."""
+        with self.lock:
+            if self.people or time.monotonic() - self.used <= seconds:
+                return False
+            self._closed.set()  # from here on no person can enter
+        self.close()
+        return True
+
     def close(self) -> None:
         """Stop the threads and close the env."""
         self._closed.set()
@@ -73,8 +82,14 @@ class Match:
     # ---- people ------------------------------------------------------------------------------------------------------
 
     def enter(self, who: str) -> None:
-        """Connect a person, who gets their former seat or the first empty one; raise ConfigError if the match is full."""
+        """Connect a person, who gets their former seat or the first empty one.
+
+        Raises:
+            ConfigError: The match is full, or was closed.
+        """
         with self.lock:
+            if self._closed.is_set():
+                raise ConfigError("This match was closed because no person was in it. Start another one.")
             if who not in self.people and len(self.people) >= MAX_PEOPLE:
                 raise ConfigError(f"This match is full, with {MAX_PEOPLE} people: start another one.")
             self.people[who] = self.people.get(who, 0) + 1
@@ -101,7 +116,7 @@ class Match:
         self.owners = [who if who in self.people or who in self.left else None for who in self.owners]
 
     def waiting_for(self) -> list[int]:
-        """Return the sides without a pilot: seats that are empty, or whose person is not connected."""
+        """Return the numbers of the sides without a pilot: their seat is empty, or its person is not connected."""
         owned = zip(self.fight.seats, self.owners, strict=True)
         return [side for side, (seat, who) in enumerate(owned) if seat.agent is None and who not in self.people]
 
@@ -113,7 +128,7 @@ class Match:
     # ---- actions -------------------------------------------------------------------------------------------------------
 
     def do(self, who: str, message: Mapping[str, Any]) -> None:
-        """Carry out an action of a person; store an error as `note` of the state, and ignore unknown actions."""
+        """Carry out a person's action; an error becomes the `note` of the state, and unknown actions are ignored."""
         verbs: dict[str, Callable[[str, Mapping[str, Any]], None]] = {
             "hands": self._hands, "look": self._look_at, "pause": self._pause, "speed": self._set_speed, "step": self._step,
             "rewind": self._rewind, "restart": self._restart, "take": self._take, "give": self._give,
@@ -122,6 +137,8 @@ class Match:
         if verb is None:
             return
         with self.lock:
+            if self._closed.is_set():
+                return
             if verb == self._hands:
                 return verb(who, message)
             try:
@@ -152,7 +169,7 @@ class Match:
     def _set_speed(self, who: str, message: Mapping[str, Any]) -> None:
         speed = message.get("to")
         if not isinstance(speed, int | float) or isinstance(speed, bool) or speed != speed:
-            raise ConfigError(f"The speed is {speed!r:.99}, but must be a number.")
+            raise ConfigError(f"The speed is {speed!r:.99}, but must be a number, such as 1 for real time.")
         self.fight.set_speed(speed)
 
     def _step(self, who: str, message: Mapping[str, Any]) -> None:
@@ -183,7 +200,7 @@ class Match:
         self.fight.paused = False
 
     def _take(self, who: str, message: Mapping[str, Any]) -> None:
-        """Give a person a seat that no other person has; if they had the other seat, both pilots swap."""
+        """Give a person a seat that no other person has; if this person had the other seat, the two pilots swap seats."""
         side = _whole(message, "seat", len(self.owners) - 1)
         self._free_seats()
         owner, seat = self.owners[side], self.fight.seats[side]
@@ -209,7 +226,7 @@ class Match:
     # ---- state ---------------------------------------------------------------------------------------------------------
 
     def state(self, who: str) -> dict[str, Any]:
-        """Return everything that a person's page shows except the frames, JSON-able."""
+        """Return everything that a person's page shows, except the frames, as JSON-able values."""
         with self.lock:
             fight = self.fight
             seats = [
@@ -290,7 +307,7 @@ class Match:
 
 
 def _whole(message: Mapping[str, Any], key: str, most: int = 2**31) -> int:
-    """Return the whole number that a message has under `key`; raise ConfigError unless it is between 0 and `most`."""
+    """Return the whole number under `key` in a message; raise ConfigError unless it is between 0 and `most`."""
     value = message.get(key)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
         raise ConfigError(f"The {key} is {value!r:.99}, but must be a whole number between 0 and {most}.")

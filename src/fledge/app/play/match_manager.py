@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import secrets
 import threading
-import time
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
@@ -50,8 +49,8 @@ class MatchManager:
         with self._lock:
             limit = CROWDED_S if len(self.matches) >= MAX_MATCHES else IDLE_S
             for name, match in list(self.matches.items()):
-                if not match.people and time.monotonic() - match.used > limit:
-                    self.matches.pop(name).close()
+                if match.close_if_idle(limit):
+                    del self.matches[name]
             if len(self.matches) >= MAX_MATCHES:
                 raise ConfigError(f"There are {MAX_MATCHES} matches already: join one of them, or wait until one ends.")
             name = secrets.token_urlsafe(6)
@@ -59,7 +58,7 @@ class MatchManager:
             return name
 
     def listed(self) -> list[dict[str, Any]]:
-        """Return the matches with their seats, people and time, JSON-able."""
+        """Return the id, seats, number of people and simulated seconds of each match, as JSON-able values."""
         return [
             {
                 "id": name,
@@ -80,7 +79,9 @@ class MatchManager:
 
 
 def read_play_args(overrides: Sequence[str]) -> tuple[MatchManager, str]:
-    """Return a match manager, and the path of the page to open: the match, or the lobby if no arguments are given.
+    """Turn the arguments of `fledge play` into a match manager and the path of the page to open.
+
+    The page is the match, or the lobby if no match is described.
 
     Raises:
         ConfigError: An argument is not valid, or the match cannot start; checked before anything is served.

@@ -39,7 +39,7 @@ class Roster:
         self._files: dict[str, str] = {name: name for name in task.policy.shipped()}
 
     def add(self, place: str) -> str:
-        """Add a run, a policy file or file.py:Class, and return its new name, from the folder, file or class.
+        """Add a run, a policy file or a file.py:Class, and return its name on the roster, made from the folder, file or class.
 
         If `place` is already a name on the roster, return it.
 
@@ -57,7 +57,7 @@ class Roster:
         return name
 
     def put(self, name: str, place: str) -> None:
-        """Add a run under a name without loading it; if it has no policy, `load` raises the error later."""
+        """Add a run under a name without loading it; if the run has no policy, `load` raises ConfigError later."""
         if name != PERSON and make_pilot(self.task, name) is None:
             self._files.setdefault(name, place)
 
@@ -80,7 +80,7 @@ class Roster:
         raise ConfigError(f"{name[:MAX_NAME]!r} is not a known pilot or policy. Choose one of {known}.")
 
     def seat(self, name: str, policy: LoadedPolicy | None = None) -> Seat:
-        """Return a seat for the policy of this name (`policy`, if already loaded), or an empty seat for a person."""
+        """Return a seat for the policy of this name, or an empty seat for `PERSON`; pass `policy` if it is already loaded."""
         if name == PERSON:
             return Seat(PERSON)
         policy = policy or self.load(name)

@@ -119,7 +119,7 @@ class Fight:
         self.speed = float(min(max(speed, SPEEDS[0]), SPEEDS[1]))
 
     def advance(self, real_s: float) -> int:
-        """Simulate `real_s` seconds of real time, and return the number of ticks; skip a delay beyond `MAX_LAG_S`."""
+        """Simulate `real_s` seconds of real time, but at most about `MAX_LAG_S`, and return the number of simulated ticks."""
         if self.paused or self.over is not None:
             self._owed_s = 0.0
             return 0
@@ -150,7 +150,7 @@ class Fight:
             self._drop_oldest()
 
     def _decide(self, side: int) -> Action:
-        """Return an agent's command for this tick: a new decision if it is due, else the last command, which is held."""
+        """Return an agent's command for this tick: a new decision if one is due, else the last command again."""
         seat, held = self.seats[side], self.held[side]
         assert seat.agent is not None
         if held is not None and self.tick < self.due[side]:
@@ -198,7 +198,7 @@ class Fight:
             self.kept = [kept for kept in self.kept if kept.change or kept.tick % self.key_every == 0 or kept is now]
 
     def _drop_oldest(self) -> None:
-        """Drop about the older half of the history, up to a saved state, if its frames take too much memory."""
+        """If the frames of the history take too much memory, drop about the older half, up to a saved state."""
         if len(self.frames) * self.layout.width * 4 < MAX_HISTORY_BYTES:
             return
         middle = self.first + len(self.frames) // 2
@@ -216,7 +216,7 @@ class Fight:
         """
         last = self.first + len(self.frames) - 1
         if not self.first <= tick <= last:
-            raise InputError(f"Tick {tick} is not in the history, which has the ticks {self.first} to {last}.")
+            raise InputError(f"Tick {tick} is not in the history. Choose a tick from {self.first} to {last}.")
         if not self.kept:  # no tick was simulated yet
             return
         while len(self.kept) > 1 and self.kept[-1].tick > tick:
@@ -269,7 +269,7 @@ class Fight:
         return self.layout.unpack(self.frames[min(max(tick - self.first, 0), len(self.frames) - 1)])
 
     def save(self, path: Path) -> None:
-        """Write the history as a recording."""
+        """Write the history as a recording with one episode."""
         frames = [self.layout.unpack(row) for row in self.frames]
         now = self.look()
         stacked = {n: np.stack([frame[n] for frame in frames]).astype(now[n].dtype) for n in self.layout.shapes}

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 MAX_TEXT = 4096  # characters of a message
 MAX_RATE = 300  # messages per second
+HELLO_S = 10.0  # time within which the first message must come
 POLL_S = 1 / 40
 LOCK_S = 0.005  # wait for a match's lock: this thread serves all pages, and rewinding holds the lock for longer
 FRAMES_AT_ONCE = 1000
@@ -43,7 +44,7 @@ async def serve_player(socket: Any, match: Match | None) -> None:
     await socket.accept()
     who = None
     try:
-        message = await read(socket)
+        message = await asyncio.wait_for(read(socket), HELLO_S)
         given = str((message or {}).get("who"))
         if match is None or message is None or message.get("do") != "hello" or not WHO.fullmatch(given):
             await socket.send_text(said("gone"))
@@ -59,6 +60,8 @@ async def serve_player(socket: Any, match: Match | None) -> None:
                 await sender
     except FledgeError as error:
         await socket.send_text(said("gone", note=str(error)))
+        await socket.close(1008)
+    except TimeoutError:
         await socket.close(1008)
     except (WebSocketDisconnect, RuntimeError):
         pass  # the page was closed
@@ -78,7 +81,7 @@ async def read(socket: Any) -> dict[str, Any] | None:
 
 
 async def listen(socket: Any, match: Match, who: str) -> None:
-    """Carry out the page's messages; close the socket if a message is invalid or more than MAX_RATE come in a second."""
+    """Carry out the page's messages; close the socket if one is invalid, or if more than MAX_RATE come in a second."""
     since, count = time.monotonic(), 0
     while True:
         message = await read(socket)

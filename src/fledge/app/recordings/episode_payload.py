@@ -40,7 +40,7 @@ _FLAT: WeakKeyDictionary[Episode, bool] = WeakKeyDictionary()  # whether its sta
 
 
 class EpisodePacker:
-    """Collects arrays, and writes them after a JSON header."""
+    """Collects arrays, and packs them into bytes after a JSON header."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
@@ -65,7 +65,7 @@ class EpisodePacker:
 
 
 def bounds_of(actors: Sequence[SceneObject]) -> list[list[float]]:
-    """Return the lowest and highest x, y, z of all positions, with a margin, m."""
+    """Return the lowest and highest x, y and z of all positions, in m, widened by a margin."""
     points = [deep(actor.pos)[np.isfinite(actor.pos).all(axis=1)] for actor in actors]
     found = np.concatenate([np.zeros((0, 3)), *points])
     if not len(found):
@@ -133,7 +133,7 @@ def marks_of(actors: Sequence[SceneObject], seconds: np.ndarray) -> list[dict[st
 
 
 def list_episodes(recording: Recording, task: Task) -> dict[str, Any]:
-    """Return the recording's facts and the list of its episodes, which the player shows first, JSON-able."""
+    """Return a recording's facts and the list of its episodes, as JSON-able values; the player asks for this first."""
     rows = [episode_row(recording[number], task) for number in range(min(len(recording), MAX_LISTED))]
     return {
         "task": text(task.name),
@@ -150,7 +150,7 @@ def list_episodes(recording: Recording, task: Task) -> dict[str, Any]:
 
 
 def episode_row(episode: Episode, task: Task) -> dict[str, Any]:
-    """Return an episode's row in the list, JSON-able."""
+    """Return an episode's row in the list of episodes, as JSON-able values."""
     outcome = episode.outcome or "running"
     total = episode.total_return
     return {
@@ -166,7 +166,7 @@ def episode_row(episode: Episode, task: Task) -> dict[str, Any]:
 
 
 def first_row(episode: Episode) -> dict[str, Any]:
-    """Return the part of an episode's row that is known from its start on."""
+    """Return the part of an episode's row that does not change after the episode has begun."""
     if episode not in _ROWS:
         try:
             scene, facts = episode.scene, plain(episode.facts)
@@ -184,7 +184,7 @@ def stage_key(scene: Mapping[str, Any]) -> str | None:
         return None
     digest = xxhash.xxh3_64()
     for name, value in sorted(large.items()):
-        digest.update(f"{name} {value.shape} {value.dtype}".encode())
+        digest.update(f"{name!a} {value.shape} {value.dtype}".encode())
         digest.update(np.ascontiguousarray(value).tobytes())
     return digest.hexdigest()
 
@@ -196,7 +196,8 @@ def pack_episode(recording: Recording, task: Task, number: int, start: int = 0, 
         FormatError: The frames do not fit the task, or are damaged.
     """
     episode = recording[number]
-    track, stride = read_track(recording, episode, start)
+    running, end = episode.outcome is None, episode.length  # both before the frames, as another request may read more
+    track, stride = read_track(recording, episode, start, end)
     with checked_frames(recording.path, task):
         packer = EpisodePacker()
         seconds = track_seconds(track)
@@ -217,10 +218,10 @@ def pack_episode(recording: Recording, task: Task, number: int, start: int = 0, 
             "task": text(task.name),
             "label": text(task.metrics.labels.get(track.outcome, track.outcome).replace("_", " ")),
             "seconds_per_frame": recording.seconds_per_frame,
-            "running": episode.outcome is None,
+            "running": running,
             "start": start,
             "stride": stride,
-            "next": episode.length,
+            "next": end,
             "frames_here": len(seconds),
             "time": packer.add("time", seconds),
             "stage_shapes": shapes,
@@ -268,7 +269,7 @@ def pack_beams(recording: Recording, task: Task, number: int, start: int, stop: 
 
 
 def frame_graph(recording: Recording, task: Task, number: int, frame: int) -> dict[str, Any] | None:
-    """Return the task's graph (`TaskView.graph`) of one frame of a payload; None if there is no such frame or graph."""
+    """Return the task's graph (`TaskView.graph`) of frame number `frame` of the payload; None if it has no graph."""
     episode = recording[number]
     stride = stride_of(recording, episode)
     nearest = episode.index(frame * stride, frame * stride + 1)

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +31,18 @@ from fledge.training.live import FOLDER, capture_files, newest_capture, request_
 
 MAX_OPEN = 4  # recordings that stay open
 QUIET_S = 15.0  # a training without new live frames for this long counts as ended
-CLOSE_S = 30.0  # time until a recording that left the cache is closed, as a request may still read it
 MAX_BEAM_FRAMES = 512
+MAX_PACKING = 3  # episodes that are packed at the same time, as each may take 200 MB meanwhile
 GONE = "This recording does not exist any more: go back to the list."
+
+
+@dataclass
+class OpenRecording:
+    """An open recording, its task, and the number of requests that are reading it."""
+
+    recording: Recording
+    task: Task
+    users: int = 0
 
 
 class RecordingCache:
@@ -44,10 +56,10 @@ class RecordingCache:
 
     def __init__(self, files: FileIndex, task: Task | None = None, task_pages: TaskPages | None = None) -> None:
         self.files, self.task, self.task_pages = files, task, TaskPages() if task_pages is None else task_pages
-        self._open: OrderedDict[tuple[str, int, int], tuple[Recording, Task]] = OrderedDict()
-        self._leaving: deque[tuple[float, Recording]] = deque()  # with the time at which each left the cache
+        self._open: OrderedDict[tuple[str, int, int], OpenRecording] = OrderedDict()
         self._asked: dict[str, float] = {}  # run -> time of the first request for live frames
         self._lock, self._graph_lock = threading.Lock(), threading.Lock()
+        self._packing = threading.Semaphore(MAX_PACKING)
         # loading a task's code takes seconds: start before the first page needs it
         threading.Thread(target=lambda: [self.summary(each) for each in files.recordings()[:1]], daemon=True).start()
 
@@ -58,7 +70,7 @@ class RecordingCache:
         return found
 
     def list(self, id: str) -> dict[str, Any]:
-        """Return the list of episodes of a run or recording, and facts for the player; ask a run to record live frames."""
+        """Return the episodes and facts of a run or recording; for a run, also ask its training to record live frames."""
         entry = self.entry(id)
         path: Path | None = entry.path
         if entry.kind == "run":
@@ -71,47 +83,57 @@ class RecordingCache:
             nothing: dict[str, Any] = {"episodes": [], "outcomes": {}, "known_outcomes": [], "facts": {}, "left_out": 0}
             texts = {"headline": "", "task": "", "damage": "", "generation": "", "waiting": waiting, "name": entry.name}
             return {**nothing, **texts, "closed": False}
-        recording, task = self._recording(path)
         generation = path.name if entry.kind == "run" else ""
-        script = next(iter(self.task_pages.urls(task.name, "graph.js")), None)
-        return {**list_episodes(recording, task), "name": entry.name, "generation": generation, "graph_script": script}
+        with self._reading(path) as (recording, task):
+            script = next(iter(self.task_pages.urls(task.name, "graph.js")), None)
+            episodes = list_episodes(recording, task)
+        return {**episodes, "name": entry.name, "generation": generation, "graph_script": script}
 
     def summary(self, entry: Entry) -> str:
-        """Return a short description of a recording for a list, or why it cannot be read."""
+        """Return one line about a recording for the list of recordings, or the reason why it cannot be read."""
         try:
-            recording, task = self._recording(entry.path)
+            with self._reading(entry.path) as (recording, task):
+                found, episodes = sorted(recording.outcomes().items(), key=lambda pair: -pair[1]), len(recording)
         except FledgeError as error:
             return self.files.hide_path(str(error), entry.id)
-        found = sorted(recording.outcomes().items(), key=lambda pair: -pair[1])
         counts = ", ".join(f"{count} {text(name).replace('_', ' ')}" for name, count in found[:4])
-        return f"{text(task.name)}, " + (f"{len(recording)} episodes: {counts}" if counts else "no episodes")
+        return f"{text(task.name)}, " + (f"{episodes} episodes: {counts}" if counts else "no episodes")
 
     def episode(self, id: str, number: int, start: int = 0, with_stage: bool = True, generation: str = "") -> bytes:
-        """Return the payload of an episode, from frame `start` on; `generation` is the entry of that name in the list."""
-        recording, task = self._find(id, number, generation)
-        return pack_episode(recording, task, number, max(0, start), with_stage)
+        """Return the payload of an episode, from frame `start` on.
+
+        Args:
+            with_stage: Include the static shapes of the scene.
+            generation: For a run, the live file that the list of episodes named under "generation"; the newest by default.
+        """
+        with self._packing, self._find(id, number, generation) as (recording, task):
+            return pack_episode(recording, task, number, max(0, start), with_stage)
 
     def beams(self, id: str, number: int, start: int, stop: int, generation: str = "") -> bytes:
         """Return the sensor beams of frames `start` to `stop`, packed; at most MAX_BEAM_FRAMES frames."""
-        recording, task = self._find(id, number, generation)
         start = max(0, start)
-        return pack_beams(recording, task, number, start, min(stop, start + MAX_BEAM_FRAMES))
+        with self._packing, self._find(id, number, generation) as (recording, task):
+            return pack_beams(recording, task, number, start, min(stop, start + MAX_BEAM_FRAMES))
 
     def graph(self, id: str, number: int, frame: int, generation: str = "") -> dict[str, Any]:
-        """Return the task's graph of a frame as {"graph": ...}, None if the frame has no graph."""
-        recording, task = self._find(id, number, generation)
-        with self._graph_lock:  # graphs share buffers
+        """Return {"graph": the task's graph of a frame}; the value is None if the frame has no graph."""
+        # graphs share buffers
+        with self._graph_lock, self._find(id, number, generation) as (recording, task):
             return {"graph": frame_graph(recording, task, number, max(0, frame))}
 
     def close(self) -> None:
         with self._lock:
-            for recording in [each for each, _ in self._open.values()] + [each for _, each in self._leaving]:
-                release(recording)
+            for each in self._open.values():
+                release(each.recording)
             self._open.clear()
-            self._leaving.clear()
 
-    def _find(self, id: str, number: int, generation: str) -> tuple[Recording, Task]:
-        """Return the open recording of an id and its task; raise InputError if it has no episode of this number."""
+    @contextmanager
+    def _find(self, id: str, number: int, generation: str) -> Iterator[tuple[Recording, Task]]:
+        """Keep the recording of an id open during the `with` block, which gets it and its task.
+
+        Raises:
+            InputError: There is no such recording, or it has no episode of this number.
+        """
         entry = self.entry(id)
         path: Path | None = entry.path
         if entry.kind == "run":
@@ -119,15 +141,15 @@ class RecordingCache:
             path = known.get(generation) if generation else newest_capture(entry.path)
         if path is None:
             raise InputError("These live frames of the training were already deleted: reload the page.")
-        recording, task = self._recording(path)
-        if not 0 <= number < len(recording):
-            raise InputError(
-                f"There is no episode {number}: this recording has {len(recording)} episodes, counted from 0."
-            )
-        return recording, task
+        with self._reading(path) as (recording, task):
+            if not 0 <= number < len(recording):
+                count = f"this recording has {len(recording)} episodes, counted from 0"
+                raise InputError(f"There is no episode {number}: {count}.")
+            yield recording, task
 
-    def _recording(self, path: Path) -> tuple[Recording, Task]:
-        """Open a recording, or take it from the cache, and read what was written since; return it with its task."""
+    @contextmanager
+    def _reading(self, path: Path) -> Iterator[tuple[Recording, Task]]:
+        """Keep a recording open during the `with` block, which gets it, up to date, and its task."""
         try:
             stat = path.stat()
         except OSError as error:
@@ -139,17 +161,23 @@ class RecordingCache:
                 task = task_of(recording, self.task)
                 if task.view.page is not None:
                     self.task_pages[task.name] = task.view.page
-                self._open[key] = (recording, task)
+                self._open[key] = OpenRecording(recording, task)
             self._open.move_to_end(key)
+            used = self._open[key]
+            used.users += 1
             gone = [other for other in self._open if other != key and not Path(other[0]).exists()]
-            now = time.monotonic()
             while gone or len(self._open) > MAX_OPEN:
-                self._leaving.append((now, self._open.pop(gone.pop() if gone else next(iter(self._open)))[0]))
-            while self._leaving and now - self._leaving[0][0] > CLOSE_S:
-                release(self._leaving.popleft()[1])
-            recording, task = self._open[key]
-        recording.refresh()
-        return recording, task
+                left = self._open.pop(gone.pop() if gone else next(iter(self._open)))
+                if not left.users:
+                    release(left.recording)
+        try:
+            used.recording.refresh()
+            yield used.recording, used.task
+        finally:
+            with self._lock:
+                used.users -= 1
+                if not used.users and self._open.get(key) is not used:
+                    release(used.recording)
 
 
 def release(recording: Recording) -> None:

@@ -34,7 +34,7 @@ class _Settings:
 
 
 class AnyTask(Task):
-    """Replaces a task that is not installed, to show positions, trails and figures of its recordings."""
+    """Stands in for a task that is not installed, so that positions, trails and figures of its recordings can be shown."""
 
     config = _Settings
     primary_metric = "success"
@@ -61,12 +61,12 @@ def env_config_of(recording: Recording, task: Task) -> Any:
 
 @contextmanager
 def checked_frames(source: Path, task: Task) -> Iterator[None]:
-    """Raise FormatError if the task's code inside the `with` block fails on frames of the recording."""
+    """Turn errors of the task's code in the `with` block into a FormatError: the recording's frames do not fit the task."""
     try:
         yield
     except FledgeError:
         raise
-    except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, AssertionError) as error:
         raise FormatError(
             f"{source} names the task {task.name}, but its frames do not fit that task "
             f"({type(error).__name__}: {error})."
@@ -74,22 +74,19 @@ def checked_frames(source: Path, task: Task) -> Iterator[None]:
 
 
 def stride_of(recording: Recording, episode: Episode) -> int:
-    """Return n if only every n-th frame of an episode is shown, to limit the size of its payload; 1 for all frames."""
+    """Return n such that showing every n-th frame of an episode keeps its payload small; 1 if all frames are shown."""
     frame_bytes = sum(f.nbytes for f in recording.fields.values())
     return max(1, -(-episode.length // MAX_FRAMES), -(-episode.length * frame_bytes // MAX_FRAME_BYTES))
 
 
 def read_track(recording: Recording, episode: Episode, start: int, stop: int | None = None) -> tuple[Trajectory, int]:
-    """Return every n-th frame of an episode from frame `start` on, and n (see `stride_of`)."""
+    """Return the frames `start` to `stop` of an episode, and n: only every n-th frame is read (see `stride_of`)."""
     stride = stride_of(recording, episode)
-    step = max(stride, MAX_FRAMES // stride * stride)
     parts = {name: [np.zeros((0, *f.shape), f.dtype)] for name, f in recording.fields.items()}
     index = [np.zeros(0, np.int64)]
-    end = max(episode.length, 1) if stop is None else stop
-    for first in range(start - start % stride, end, step):
-        numbers = episode.index(first, min(first + step, end))
-        chosen = np.flatnonzero((numbers % stride == 0) & (numbers >= start))
-        for name, value in episode.frames(None, first, min(first + step, end)).items():
+    for numbers, piece in episode.pieces(None, start, stop):
+        chosen = np.flatnonzero(numbers % stride == 0)
+        for name, value in piece.items():
             parts[name].append(value[chosen])
         index.append(numbers[chosen])
     frames = {name: np.concatenate(some) for name, some in parts.items()}
@@ -106,11 +103,11 @@ def finite(value: Any) -> float:
     """Return a value as a finite number; 0 if it is not a finite number."""
     try:
         return found if math.isfinite(found := float(value)) else 0.0
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return 0.0
 
 
 def plain(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return only the facts that are text or finite numbers, at most 40."""
+    """Return those facts that are text or finite numbers; only the first 40 facts are considered."""
     kept = {text(key): text(value) if isinstance(value, str) else value for key, value in list(facts.items())[:40]}
     return {k: v for k, v in kept.items() if isinstance(v, str | int) or (isinstance(v, float) and math.isfinite(v))}

@@ -102,5 +102,5 @@ def make_chart(columns: Sequence[str], title: str, unit: str, metrics: dict[str,
 
 
 def titled(name: str) -> str:
-    """Return a metric's name as a title."""
+    """Return a metric's name as a title: "Eval: success" for "eval/success"."""
     return name.replace("_", " ").replace("/", ": ").strip().capitalize() or name

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from fledge.core.errors import ConfigError
+from fledge.core.terminal import harmless
 
 SUFFIX = ".frec"
 DEPTH = 5  # levels of folders below a given place that are searched
@@ -107,9 +108,9 @@ class FileIndex:
         return self._entries.get(id)
 
     def hide_path(self, sentence: str, id: str) -> str:
-        """Return the sentence with the entry's path replaced by its name, so that pages do not learn the path."""
+        """Return a sentence for a page: printable, and with the entry's name in place of its path, which is secret."""
         entry = self.find(id)
-        return sentence.replace(str(entry.path), entry.name) if entry is not None else sentence
+        return harmless(sentence.replace(str(entry.path), entry.name) if entry is not None else sentence)
 
 
 def scan(places: Iterable[Path]) -> Iterator[Entry]:

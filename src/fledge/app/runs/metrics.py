@@ -8,7 +8,6 @@ file that was replaced is read from the start.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import threading
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from fledge.monitor.metrics_file import is_number, parse_row
 
 MAX_POINTS = 1000
 MAX_READ = 16_000_000  # bytes at a time, so that other requests are answered in between
@@ -109,7 +110,7 @@ class Curves:
             self._open[name] = (total + value, count + 1, min(least, value), max(greatest, value))
 
     def _note_point(self) -> None:
-        """Store the last point, which may still grow, with the others."""
+        """Copy the last point, to which rows may still be added, into the arrays of points."""
         if not self._open:
             return
         at = (self.rows - 1) // self.size
@@ -122,14 +123,15 @@ class Curves:
         half = MAX_POINTS // 2
         for points in self.columns.values():
             pairs = points.reshape(4, half, 2)
-            joined = [join.reduce(pairs[row], axis=1) for row, join in enumerate(JOIN)]
+            with np.errstate(over="ignore"):  # a mean that is too large for a float is not drawn
+                joined = [join.reduce(pairs[row], axis=1) for row, join in enumerate(JOIN)]
             points[:, :half], points[:, half:] = joined, EMPTY
         self._axes[:, :half] = self._axes[:, 1::2]
         self.size *= 2
         self.generation += 1
 
     def since(self, generation: int = 0, start: int = 0) -> dict[str, Any]:
-        """Return the points from `start` on, JSON-able; all points if `generation` is not the present generation."""
+        """Return the points from number `start` on, as JSON-able values; all points if `generation` is not the present one."""
         with self._lock:
             stop = self.points
             first = start if generation == self.generation and 0 <= start <= stop else 0
@@ -149,14 +151,18 @@ class Curves:
 
 
 def as_dict(points: np.ndarray, spread: bool) -> dict[str, list[float | None]]:
-    """Return the means of points [4, n] (sum, count, minimum, maximum), JSON-able; with `spread`, also the extremes."""
+    """Return the means of n points as {"mean": [...]}; with `spread`, also their "min" and "max".
+
+    Args:
+        points: [4, n]: sum, count, minimum and maximum of the rows of each point.
+    """
     total, count, least, greatest = points
     means = np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
     return {"mean": rounded(means), **({"min": rounded(least), "max": rounded(greatest)} if spread else {})}
 
 
 def primary_metric_of(names: Iterable[str]) -> str:
-    """Return the primary metric of a run's log: the one that also has a metric NAME_recent, else `return`."""
+    """Return the primary metric of a run: the NAME for which there is a metric NAME_recent, else `return`."""
     return next((name.removesuffix("_recent") for name in names if name.endswith("_recent")), "return")
 
 
@@ -164,18 +170,8 @@ def numbers_in(line: bytes) -> Row | None:
     """Return the numbers in a line of metrics.jsonl; None if it is not a JSON object with a number `step`."""
     if len(line) > MAX_LINE:
         return None
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(row, dict) or not is_number(row.get("step")):
-        return None
-    return {name: float(value) for name, value in row.items() if is_number(value) and is_name(name)}
-
-
-def is_name(name: str) -> bool:
-    """Return whether a metric's name can be shown: not too long, and without lone surrogates, which JSON allows."""
-    return len(name) <= MAX_NAME and (name.isascii() or not any("\ud800" <= char <= "\udfff" for char in name))
+    row = parse_row(line)
+    return row and {name: float(value) for name, value in row.items() if is_number(value) and len(name) <= MAX_NAME}
 
 
 def read_last(path: Path, most: int) -> Row:
@@ -187,14 +183,6 @@ def read_last(path: Path, most: int) -> Row:
         for line in stream.read(most).split(b"\n"):
             last |= numbers_in(line) or {}  # the first line may be incomplete, and then is not JSON
     return last
-
-
-def is_number(value: Any) -> bool:
-    """Return whether a value is a finite number within the range of floats."""
-    try:
-        return isinstance(value, int | float) and math.isfinite(value)
-    except OverflowError:
-        return False
 
 
 def rounded(values: np.ndarray, digits: int = DIGITS) -> list[float | None]:

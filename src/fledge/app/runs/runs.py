@@ -20,16 +20,18 @@ import yaml
 
 from fledge.app.runs.chart_list import lay_out
 from fledge.app.runs.file_index import Entry, FileIndex
-from fledge.app.runs.metrics import Curves, Row, is_number, primary_metric_of, read_last
+from fledge.app.runs.metrics import Curves, Row, primary_metric_of, read_last
 from fledge.app.server.assets import STATIC, make_page
 from fledge.core.errors import ConfigError, FledgeError
+from fledge.core.yaml_text import parse_yaml
+from fledge.monitor.metrics_file import is_number
 
 MODULE = STATIC / "charts" / "training.js"
 MAX_CONFIG = 200_000  # bytes
-MAX_DEPTH = 32  # of nested settings
 MAX_KEPT = 64  # runs whose curves are kept
 MAX_FILES = 500  # checkpoints in a table
 TAIL = 16384  # bytes at the end of the metrics from which a run's progress is read
+parse_settings = functools.lru_cache(maxsize=256)(parse_yaml)  # pages read the same files again and again
 QUIET_S = 30.0  # a run counts as stopped if its last row is older than this and than five times the time between rows
 
 
@@ -53,7 +55,7 @@ class RunCache:
         return curves
 
     def summary(self, entry: Entry) -> dict[str, Any]:
-        """Return the key figures of a run for the list; the end of its metrics is read only if they have changed."""
+        """Return the key figures of a run for the list; its metrics file is read again only if it has changed."""
         path = entry.file("metrics.jsonl")
         changed = path.stat().st_mtime if path is not None else 0.0
         known = self._newest.get(entry.id)
@@ -105,7 +107,7 @@ def state_of(entry: Entry, last: Mapping[str, float], total: Any) -> str:
 
 
 def read_settings(entry: Entry) -> tuple[dict[str, Any], str]:
-    """Return a run's settings by dotted key, and an error message or ""."""
+    """Return a run's settings by dotted key, and the reason why they cannot be read ("" if they can)."""
     if (path := entry.file("config.yaml")) is None:
         missing = "has no config.yaml" if entry.path.is_dir() else "does not exist any more"
         return {}, f"This run {missing}."
@@ -114,28 +116,12 @@ def read_settings(entry: Entry) -> tuple[dict[str, Any], str]:
             text = stream.read(MAX_CONFIG + 1)
         if len(text) > MAX_CONFIG:
             return {}, f"config.yaml is larger than {MAX_CONFIG:,} bytes, which no run's settings are."
-        content = parse_plain(text)
+        content = parse_settings(text)
     except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
         return {}, f"config.yaml cannot be read ({str(error).splitlines()[0]})."
     if not isinstance(content, dict):
         return {}, "config.yaml must map settings to values."
     return flat(content), ""
-
-
-@functools.lru_cache(maxsize=256)
-def parse_plain(text: bytes) -> Any:
-    """Parse YAML, but refuse anchors, which can expand to gigabytes, and deep nesting, which can exhaust the stack."""
-    depth = 0
-    for event in yaml.parse(text, yaml.CSafeLoader):
-        if isinstance(event, yaml.AliasEvent):
-            raise yaml.YAMLError("anchors with aliases (&name, *name) are not allowed")
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise yaml.YAMLError(f"it is nested deeper than {MAX_DEPTH} levels")
-    try:
-        return yaml.load(text, yaml.CSafeLoader)
-    except (LookupError, AttributeError, TypeError) as error:  # a tag such as !!bool on other text
-        raise yaml.YAMLError("a value does not fit its tag, such as !!bool on other text") from error
 
 
 def flat(content: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
@@ -150,7 +136,7 @@ def flat(content: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def compare_settings(entries: Iterable[Entry]) -> dict[str, Any]:
-    """Return the settings of several runs side by side: for each key the runs' values, and whether they differ."""
+    """Return the settings of several runs side by side: for each key one value per run, and whether the values differ."""
     read = [(entry, *read_settings(entry)) for entry in entries]
     rows = []
     for key in dict.fromkeys(key for _, settings, _ in read for key in settings):
@@ -164,12 +150,15 @@ def as_text(value: Any) -> str:
     """Return a setting's value as text, as written in `key=value`."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    text = str(value)
+    try:
+        text = str(value)
+    except ValueError:  # Python refuses to print larger numbers
+        return "a whole number of more than 4,300 digits"
     return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 def list_checkpoints(entry: Entry) -> list[dict[str, Any]]:
-    """Return name, size and time of change of a run's checkpoint files, JSON-able."""
+    """Return the name, size in bytes and time of change of each checkpoint file of a run, as JSON-able values."""
     folder = entry.path / "checkpoints"
     rows = []
     try:
@@ -188,7 +177,7 @@ def list_checkpoints(entry: Entry) -> list[dict[str, Any]]:
 
 
 def outside_link(entry: Entry) -> str:
-    """Return the name of a link among a run's checkpoints that leads out of the run's folder, or ""."""
+    """Return the name of the first checkpoint file that is a link out of the run's folder; "" if there is none."""
     for path in (entry.path / "checkpoints").iterdir():
         if (path.is_symlink() or not path.is_dir()) and path.exists() and entry.file("checkpoints", path.name) is None:
             return os.fsencode(path.name).decode(errors="replace")
@@ -210,17 +199,20 @@ def examine(entry: Entry) -> dict[str, Any]:
         return {"trouble": "This run has saved no checkpoint yet."}
     if strange := outside_link(entry):
         return {"trouble": f"checkpoints/{strange} is a link out of the run's folder, so the checkpoints are not read."}
-    with _examining:
-        try:
-            report = examine_folder(folder)
-        except (FledgeError, OSError) as error:
-            return {"trouble": str(error).replace(str(folder), entry.name)}
+    if not _examining.acquire(timeout=1.0):  # waiting for longer would use up the threads that answer other requests
+        return {"trouble": "The checkpoints of another run are being verified. Try again when that is done."}
+    try:
+        report = examine_folder(folder)
+    except (FledgeError, OSError) as error:
+        return {"trouble": str(error).replace(str(folder), entry.name)}
+    finally:
+        _examining.release()
     lines = [line.replace(str(folder), entry.name) for line in render(report)]
     return {**report.as_dict(), "folder": entry.name, "lines": lines}
 
 
 def save_runs(places: Sequence[Path], target: Path | None = None) -> dict[str, Any]:
-    """Return the data of the training page for the runs in some places; if `target` is given, save it as a page.
+    """Return the data of the training page for the runs in some files and folders; if `target` is given, save the page there.
 
     Raises:
         ConfigError: There is no run, or `target` is not an .html file.

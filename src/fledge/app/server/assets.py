@@ -40,7 +40,7 @@ follow();
 
 
 class TaskPages(dict[str, Path]):
-    """Page folders by name of the task, only of tasks that the app has loaded: a URL never makes it load a task."""
+    """Page folders of the tasks that the app has loaded, by name of the task; a URL never makes the app load a task."""
 
     def urls(self, name: str, pattern: str) -> list[str]:
         """Return the sorted URLs of files in a task's page folder that match a pattern; empty if the task has no page."""
@@ -72,7 +72,7 @@ def serve_assets(api: Any, task_pages: TaskPages) -> None:
 
 
 def join_modules(entries: Iterable[Path]) -> str:
-    """Return one script of ES modules and all modules that they import, imported modules first."""
+    """Return ES modules and all modules that they import as one script; imported modules come first."""
     seen: set[Path] = set()
 
     def sources(path: Path) -> Iterator[str]:

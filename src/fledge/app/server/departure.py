@@ -12,7 +12,7 @@ AFTER_CLOSE = (
 
 
 class Departure:
-    """Notes whether the visitor of one request or websocket has left; wrap `receive` and `send` with it."""
+    """Notices whether the visitor of one request or websocket has left, by wrapping ASGI's `receive` and `send`."""
 
     def __init__(self) -> None:
         self.left = False

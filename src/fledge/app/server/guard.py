@@ -3,6 +3,7 @@
 A request passes if
 - its Host is a name of this server: on localhost only localhost's names, which stops DNS rebinding; otherwise an address,
   this machine's name, or a configured one;
+- headers that these checks read do not occur twice;
 - it does not come from another site: websockets and methods other than GET and HEAD need our own Origin, and a GET that the
   browser marks as cross-site passes only as navigation;
 - it has the token, if there is one: first in the link, then in an HttpOnly, SameSite=Strict cookie;
@@ -17,9 +18,10 @@ import hashlib
 import hmac
 import html
 import ipaddress
+import re
 import secrets
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
@@ -32,6 +34,8 @@ MAX_BODY = 1_000_000  # bytes of a request
 MAX_MESSAGE = 1_000_000  # bytes of a websocket message
 TOO_LARGE = f"A request may have at most {MAX_BODY:,} bytes."
 LOCAL = ("localhost", "127.0.0.1", "::1")
+HOST = re.compile(r"(?:([a-z0-9._-]+)|\[([0-9a-f:.]+)\])(?::[0-9]{1,5})?", re.ASCII)
+SINGLE = ("host", "origin", "content-length", "sec-fetch-site", "sec-fetch-mode")  # headers that may not occur twice
 COOKIE = "fledge_token_{port}"  # browsers share cookies between ports, and a machine may run two servers
 STRIPPED = ("x-forwarded-prefix",)  # NiceGUI would write it into pages
 MIN_TOKEN = 16  # characters of a given token
@@ -100,8 +104,10 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] not in ("http", "websocket"):
             return await self.app(scope, receive, send)
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        pairs = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]]
+        headers = dict(pairs)
         try:
+            check_single(pairs)
             self._check_host(headers)
             self._check_origin(scope, headers)
             if scope["type"] == "http" and self._brings_token(scope):
@@ -123,8 +129,8 @@ class Guard:
                 raise
 
     def _check_host(self, headers: Mapping[str, str]) -> None:
-        host = headers.get("host", "").lower()
-        name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+        found = HOST.fullmatch(headers.get("host", "").lower())
+        name = (found[1] or found[2]) if found else ""
         if name not in self._names and (self._local or not is_address(name)):
             raise Refusal(
                 421, "This host name is not a name of this server. Open the link that it printed when it started."
@@ -178,6 +184,14 @@ def is_address(name: str) -> bool:
     return True
 
 
+def check_single(pairs: Iterable[tuple[str, str]]) -> None:
+    """Raise Refusal if a header in SINGLE occurs twice: a proxy may have checked one value and we the other."""
+    names = [name for name, _ in pairs if name in SINGLE]
+    for name in names:
+        if names.count(name) > 1:
+            raise Refusal(400, f"The request has the header {name} twice. Send it once.")
+
+
 def check_size(headers: Mapping[str, str]) -> None:
     """Raise Refusal if the content-length of a request is invalid or more than MAX_BODY."""
     length = headers.get("content-length", "0")
@@ -186,7 +200,10 @@ def check_size(headers: Mapping[str, str]) -> None:
 
 
 def limited(receive: Any) -> Any:
-    """Return `receive` wrapped to raise Refusal if the body has more than MAX_BODY bytes."""
+    """Return `receive` wrapped to raise Refusal if the body has more than MAX_BODY bytes.
+
+    An empty websocket message, which no page sends and NiceGUI's socket cannot read, ends the connection.
+    """
     seen = 0
 
     async def inner() -> Any:
@@ -196,19 +213,23 @@ def limited(receive: Any) -> Any:
             seen += len(message.get("body", b""))
             if seen > MAX_BODY:
                 raise Refusal(413, TOO_LARGE)
+        if message["type"] == "websocket.receive" and not (message.get("text") or message.get("bytes")):
+            return {"type": "websocket.disconnect", "code": 1003}
         return message
 
     return inner
 
 
 def with_headers(send: Any, nonce: str) -> Any:
-    """Return `send` wrapped to add the security headers to every answer."""
+    """Return `send` wrapped to add the security headers, and to forbid caching unless the answer has cache-control."""
     ours = {**HEADERS, "content-security-policy": POLICY.format(nonce=nonce)}
     added = [(name.encode(), value.encode()) for name, value in ours.items()]
 
     async def inner(message: dict[str, Any]) -> None:
         if message["type"] == "http.response.start":
             kept = [pair for pair in message.get("headers", []) if pair[0].decode("latin-1").lower() not in ours]
+            if not any(pair[0].lower() == b"cache-control" for pair in kept):
+                kept.append((b"cache-control", b"no-store"))
             message = {**message, "headers": [*kept, *added]}
         await send(message)
 
@@ -216,7 +237,7 @@ def with_headers(send: Any, nonce: str) -> Any:
 
 
 async def refuse(scope: Scope, receive: Any, send: Any, refusal: Refusal) -> None:
-    """Answer a refused request with the refusal's message; close a websocket before it opens."""
+    """Answer a refused request with the refusal's message; a refused websocket is closed before it opens."""
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.close", "code": 1008})

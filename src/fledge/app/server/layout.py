@@ -63,5 +63,5 @@ def asset_url(path: str) -> str:
 
 
 def mount(tag: str, data: dict[str, Any] | None = None) -> None:
-    """Put a custom element into the page; it reads `data` as JSON from its attribute data-options."""
+    """Put a custom element into the page; the element reads `data` as JSON from its attribute data-options."""
     ui.element(tag)._props["data-options"] = json.dumps(data or {})

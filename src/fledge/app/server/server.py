@@ -24,6 +24,7 @@ from urllib.parse import quote
 from fledge.app.runs.file_index import FileIndex
 from fledge.app.server.assets import STATIC, TaskPages, serve_assets
 from fledge.app.server.guard import MAX_MESSAGE, MIN_TOKEN, Guard, is_local, small_page
+from fledge.app.server.page_socket import check_messages
 from fledge.core.errors import ConfigError
 from fledge.core.extras import extra
 from fledge.core.machine import limit_malloc_arenas
@@ -96,7 +97,7 @@ def build(config: AppConfig) -> Server:
     files = FileIndex(config.folders, awaited=bool(config.with_parent))
     server = Server(config, files, FastAPI(docs_url=None, redoc_url=None, openapi_url=None))
     put_nonces()
-    refuse_attachments()
+    check_messages()
     serve_assets(server.api, server.task_pages)
     answer_missing_pages(nicegui_app)
     from fledge.app.pages import find_pages
@@ -138,25 +139,6 @@ def put_nonces() -> None:
     environment.loader = FunctionLoader(load)
 
 
-def refuse_attachments() -> None:
-    """Refuse binary attachments on NiceGUI's socket.
-
-    Its protocol lets a message announce any number of attachments, and keeps them all in memory until the last arrives.
-    Our pages send none.
-    """
-    from nicegui import core
-
-    known: Any = core.sio.packet_class
-
-    class Plain(known):
-        def decode(self, encoded_packet: Any) -> Any:
-            if count := super().decode(encoded_packet):
-                raise ValueError("messages with attachments are not accepted")
-            return count
-
-    core.sio.packet_class = Plain
-
-
 def answer_missing_pages(nicegui_app: Any) -> None:
     """Answer an unknown address with a sentence and a link to the start page, or with JSON if no HTML was requested."""
     from starlette.responses import HTMLResponse, JSONResponse, Response
@@ -196,13 +178,14 @@ def serve(server: Server, path: str = "/", open_browser: bool = False) -> None:
     """Print the address of a page and serve until Ctrl-C."""
     import uvicorn
 
-    from fledge.app.server.header_timeout import HeaderTimeoutProtocol
+    from fledge.app.server.connections import MAX_CONNECTIONS, HttpProtocol, WebSocketProtocol
 
     limit_malloc_arenas()
     sock = server.sock or bind(server.config)
     settings = uvicorn.Config(
         server.app, proxy_headers=False, log_level="warning", access_log=False, server_header=False, ws_max_size=MAX_MESSAGE,
-        timeout_keep_alive=30, timeout_graceful_shutdown=2, limit_concurrency=200, http=HeaderTimeoutProtocol,
+        timeout_keep_alive=30, timeout_graceful_shutdown=2, limit_concurrency=MAX_CONNECTIONS + 1, http=HttpProtocol,
+        ws=WebSocketProtocol, ws_per_message_deflate=False,
     )  # fmt: skip
     link = server.link(path)
     how = "until the training ends" if server.config.with_parent else "Ctrl-C stops"

@@ -87,7 +87,7 @@ def read_config(config: Mapping[str, Any] | AircombatConfig | None, num_envs: in
             ours[name] = value
         elif name not in UNUSED and name not in SIZES and name.removeprefix("reward_") not in REWARDS:
             raise ConfigError(
-                unknown_key(name, [*known, *SETTINGS]).replace("`--help-config`", "docs/guides/adapters.md")
+                unknown_key(name, [*known, *SETTINGS]).replace("`--help-config`", "docs/start/from_midrangerl.md")
             )
     ours |= {"num_envs": 2 * num_envs, "opponent": "", "reward": "zero"}
     cfg = build_config(AircombatConfig, [("config", nested(ours))], ())

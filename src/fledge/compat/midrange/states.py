@@ -43,7 +43,7 @@ def degrees_of(direction: Tensor) -> Tensor:
 
 
 def slots_of(duel: ManualResetDuels, origin_m: float, slots: int) -> dict[str, Tensor]:
-    """Return copies of the quantities of all entities (`states`) by name, [N, slots] each."""
+    """Return the state of all entities by quantity, copied, [N, slots] each."""
     n, s = duel.num_duels, duel.state
     fired = duel.cfg.missile.carried
 
@@ -86,7 +86,7 @@ def slots_of(duel: ManualResetDuels, origin_m: float, slots: int) -> dict[str, T
 def side_observations(
     duel: ManualResetDuels, ours: Mapping[str, Tensor], origin_m: float, size_m: float
 ) -> dict[str, dict[str, Tensor]]:
-    """Return the observations of P1 and P2, [N] each, with Fledge's own (its `missiles` are named `missile_tokens`)."""
+    """Return the observations of "p1" and "p2", [N, ...] each: midrangeRL's, and Fledge's (`missiles` as `missile_tokens`)."""
     s, state = duel.state, ours["state"]
     pos = s["pos"].view(-1, 2, 2)
     apart = (pos[:, 1] - pos[:, 0]).norm(dim=-1) / size_m

@@ -25,7 +25,7 @@ from fledge.core.errors import ConfigError, InputError
 from fledge.core.random import derive_seed
 from fledge.core.specs import ActionSpec, TensorSpec
 from fledge.envs.adapters.gymnasium_state import can_be_put_back, make_one, put_back, take_out
-from fledge.envs.base import Action, TensorEnv, check_begun, clear_results, fill
+from fledge.envs.base import Action, TensorEnv, check_begun, check_duration, clear_results, fill
 
 Array = np.ndarray[Any, Any]
 OBS = "obs"  # name of the observation of an env without a Dict space
@@ -81,6 +81,7 @@ class FromGymnasium(TensorEnv):
         return into
 
     def step(self, action: Action, dt: float | None = None, out: TensorDict | None = None) -> TensorDict:
+        check_duration(dt, self.decision_s)
         check_begun(self._begun)
         self.check_action(action)
         into = self.check_buffers(out)

@@ -190,7 +190,7 @@ class GymnasiumEnv(SeededAdapter, gymnasium.Env):
         if self._waiting:
             raise InputError("The episode is over: call reset() before the next step().")
         is_dict = isinstance(action, Mapping)
-        rows = {k: np.asarray(v)[None] for k, v in action.items()} if is_dict else np.asarray([action])
+        rows = {k: [v] for k, v in action.items()} if is_dict else [action]
         out = self.env.step(read_actions(rows, self.env, self.action_space), out=self._buffers)
         terminated, truncated = bool(out["terminated"][0]), bool(out["truncated"][0])
         self._waiting = terminated or truncated
@@ -252,23 +252,30 @@ def masks_in(obs: Mapping[str, Array], spec: ActionSpec) -> dict[str, Any]:
 
 
 def read_actions(actions: Any, env: TensorEnv, space: spaces.Space) -> Action:
-    """Return the actions of all envs as tensors; booleans become integers, and integers floats if the spec has floats."""
+    """Return the actions of all envs, given as arrays, tensors or lists, as tensors on the env's device.
+
+    Booleans become integers. In a dict of actions, integers become floats where the spec has floats. `space` is the Gymnasium
+    space of `actions`, for error messages.
+    """
 
     def read(part: Any, spec: TensorSpec | None) -> torch.Tensor:
-        array = np.asarray(part)
-        if array.dtype == np.bool_:
-            array = array.astype(np.int64)
-        if spec is not None and spec.num_values is None and array.dtype.kind in "iu":
-            array = array.astype(np.float32)
-        return torch.as_tensor(array, device=env.device)
+        array = np.array(part.detach().cpu() if isinstance(part, torch.Tensor) else part)
+        if array.dtype.kind not in "fiub":
+            raise TypeError(f"their dtype is {array.dtype}")
+        if array.dtype.kind != "f":
+            array = array.astype(np.float32 if spec is not None and spec.num_values is None else np.int64)
+        return torch.as_tensor(array.astype(array.dtype.newbyteorder("=")), device=env.device)
 
+    specs = env.action_spec
+    if not isinstance(specs, TensorSpec) and not isinstance(actions, Mapping):
+        raise InputError(f"The actions are a {type(actions).__name__}, but must be a dict: pass {space}.")
     try:
-        specs = env.action_spec
         if isinstance(specs, TensorSpec):
             return read(actions, None)
         return {name: read(part, specs.get(name)) for name, part in actions.items()}
-    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
-        raise InputError(f"The actions are not arrays of numbers ({error}): pass {space}.") from error
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        reason = str(error).partition(". ")[0]
+        raise InputError(f"The actions are not arrays of numbers ({reason}): pass {space}.") from error
 
 
 def copy_of(tensor: torch.Tensor) -> Array:

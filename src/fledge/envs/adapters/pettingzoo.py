@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 from gymnasium import spaces
 
 from fledge.core.errors import InputError
@@ -104,14 +103,14 @@ class PettingZooEnv(SeededAdapter, ParallelEnv):
         return obs, *(dict(zip(self.possible_agents, values, strict=True)) for values in results), infos
 
     def _stacked(self, actions: Mapping[str, Any]) -> Any:
-        """Return the agents' actions stacked into one batch, in the order of the rows."""
+        """Return one batch of the agents' actions, in the order of the env's rows: a list, or a dict of lists."""
         rows = [actions[agent] for agent in self.possible_agents]
         if not isinstance(rows[0], Mapping):
-            return np.asarray(rows)
+            return rows
         if any(not isinstance(row, Mapping) or row.keys() != rows[0].keys() for row in rows):
             space = self._rows[self.possible_agents[0]]
             raise InputError(f"The agents' actions are not dicts with the same keys: pass for each one {space}.")
-        return {name: np.asarray([row[name] for row in rows]) for name in rows[0]}
+        return {name: [row[name] for row in rows] for name in rows[0]}
 
     def _observations(self, name: str) -> dict[str, Obs]:
         whole = copies(self._buffers[name])

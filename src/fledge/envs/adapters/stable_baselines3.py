@@ -26,7 +26,15 @@ from gymnasium import spaces
 from fledge.core.errors import InputError
 from fledge.core.extras import extra
 from fledge.core.specs import TensorSpec
-from fledge.envs.adapters.gymnasium import EPISODE_FIGURES, Array, SeededAdapter, copies, copy_of, space_of
+from fledge.envs.adapters.gymnasium import (
+    EPISODE_FIGURES,
+    Array,
+    SeededAdapter,
+    copies,
+    copy_of,
+    read_actions,
+    space_of,
+)
 from fledge.envs.base import TensorEnv
 
 with extra("stable-baselines3"):
@@ -83,9 +91,10 @@ class StableBaselinesVecEnv(SeededAdapter, VecEnv):
         self._action = actions
 
     def step_wait(self) -> tuple[Any, Array, Array, list[dict[str, Any]]]:
-        action, spec = torch.as_tensor(self._action, device=self.env.device), self.env.action_spec
+        action, spec = read_actions(self._action, self.env, self.action_space), self.env.action_spec
         if self._scaled:
             assert isinstance(spec, TensorSpec)
+            assert isinstance(action, torch.Tensor)
             action = spec.low + (spec.high - spec.low) * (action + 1.0) / 2.0
         out = self.env.step(action, out=self._buffers)
         truncated = copy_of(out["truncated"])

@@ -88,7 +88,7 @@ def _open_temporary(folder: Path) -> tuple[BinaryIO, Path]:
         temporary = folder / f"{TEMP_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
         try:
-            if _lock(descriptor, wait=False) is not False and os.fstat(descriptor).st_nlink > 0:
+            if lock_file(descriptor, wait=False) is not False and os.fstat(descriptor).st_nlink > 0:
                 return cast(BinaryIO, DirectFile(descriptor)), temporary
         except BaseException:
             os.close(descriptor)
@@ -117,7 +117,7 @@ def abandoned(path: str | os.PathLike[str]) -> bool:
     """Return True if the process that wrote a temporary file has ended (without file locks: if the file is a day old)."""
     descriptor = os.open(path, os.O_RDWR)
     try:
-        locked = _lock(descriptor, wait=False)
+        locked = lock_file(descriptor, wait=False)
     finally:
         os.close(descriptor)
     return time.time() - os.stat(path).st_mtime > STALE_SECONDS if locked is None else locked
@@ -132,7 +132,7 @@ def folder_lock(folder: str | os.PathLike[str]) -> Iterator[None]:
     except OSError as error:
         raise _storage_error(error, Path(folder)) from error
     try:
-        _lock(descriptor, wait=True)
+        lock_file(descriptor, wait=True)
         yield
     finally:
         # Closing is not enough: a child that was forked meanwhile has the file open too, and would keep the lock.
@@ -143,7 +143,7 @@ def folder_lock(folder: str | os.PathLike[str]) -> Iterator[None]:
             os.close(descriptor)
 
 
-def _lock(descriptor: int, wait: bool) -> bool | None:
+def lock_file(descriptor: int, wait: bool) -> bool | None:
     """Lock a file; return True on success, False if another process holds the lock, None if there are no file locks.
 
     Windows and some network file systems have none.

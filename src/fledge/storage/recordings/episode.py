@@ -102,12 +102,25 @@ class Episode:
         cuts = list(self._cut(start, stop))
         check_size(sum(block.head.frames for block, _, _ in cuts) * sum(field.nbytes for field in fields.values()))
         parts: dict[str, list[np.ndarray]] = {name: [] for name in fields}
-        for block, first, last in cuts:
-            unpacked = self._recording._unpack(block, fields)
+        for _, unpacked in self.pieces(names, start, stop):
             for name, value in unpacked.items():
-                parts[name].append(value[first - block.head.first : last - block.head.first])
+                parts[name].append(value)
         empty = {name: np.zeros((0, *f.shape), f.dtype) for name, f in fields.items()}
         return {name: np.concatenate([empty[name], *values]) for name, values in parts.items()}
+
+    def pieces(
+        self, names: Sequence[str] | None = None, start: int = 0, stop: int | None = None
+    ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
+        """Yield the recorded frames in a range block by block, so that only one block is in memory.
+
+        Each piece is the numbers of its frames, [T] int64, and one array [T, ...] for each field. For the arguments see
+        `frames`.
+        """
+        fields = self._recording._select(names)
+        for block, first, last in self._cut(start, stop):
+            part = slice(first - block.head.first, last - block.head.first)
+            unpacked = self._recording._unpack(block, fields)
+            yield np.arange(first, last), {name: value[part] for name, value in unpacked.items()}
 
     def _cut(self, start: int, stop: int | None) -> Iterator[tuple[Block, int, int]]:
         """Yield each block with frames in the range, the first of these frames, and the frame after the last."""

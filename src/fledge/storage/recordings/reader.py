@@ -238,7 +238,9 @@ class Recording(Closing):
                     raise FormatError(f"its arrays take more than {MAX_READ} bytes")
             return found[number]
 
-        value: dict[str, Any] = from_node(node, load)
+        value = from_node(node, load)
+        if not isinstance(value, dict):
+            raise FormatError("its scene or facts are a number or an array, but must be a dict")
         return value
 
     def _array(self, number: int) -> np.ndarray:
@@ -257,6 +259,8 @@ class Recording(Closing):
 
 def is_recording(path: str | os.PathLike[str]) -> bool:
     """Return True if a file begins like a recording, of whatever version."""
+    if not os.path.isfile(path):  # opening a named pipe would wait for ever
+        return False
     try:
         with open(path, "rb") as stream:
             return stream.read(len(layout.NAME)) == layout.NAME

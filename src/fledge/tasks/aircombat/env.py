@@ -24,7 +24,7 @@ from fledge.envs.launch import Call
 from fledge.envs.opponent_wrapper import OpponentWrapper
 from fledge.envs.reward_wrapper import call_reward, check_reward
 from fledge.envs.warp_env import Programs, Tensors, WarpEnv
-from fledge.tasks.aircombat.config import ActionForm, AircombatConfig
+from fledge.tasks.aircombat.config import MAX_DECISION_S, ActionForm, AircombatConfig
 from fledge.tasks.aircombat.observations import observation_spec
 from fledge.tasks.aircombat.physics import episode, fight, observe
 from fledge.tasks.aircombat.physics.structs import (
@@ -113,11 +113,11 @@ class AircombatEnv(WarpEnv):
     # ---- a step ------------------------------------------------------------------------------------------------
 
     def set_duration(self, seconds: float) -> None:
-        """Set the length of a decision; physics steps are at most `dt_s`."""
+        """Set the duration of the next decisions, s, which is divided into equal physics steps of at most `dt_s`."""
         if seconds == self._duration:
             return
-        if not (isinstance(seconds, numbers.Real) and math.isfinite(seconds) and 0.0 < seconds <= 1000.0):
-            raise InputError(f"dt is {seconds!r}, but must be more than 0 and at most 1000 s.")
+        if not (isinstance(seconds, numbers.Real) and math.isfinite(seconds) and 0.0 < seconds <= MAX_DECISION_S):
+            raise InputError(f"dt is {seconds!r}, but must be more than 0 and at most {MAX_DECISION_S:g} s.")
         steps = max(1, math.ceil(seconds / self.cfg.dt_s - 1e-6))
         self._timing_tensors["dt"].fill_(seconds / steps)
         self._timing_tensors["steps"].fill_(steps)
@@ -266,7 +266,7 @@ class AircombatEnv(WarpEnv):
 
 
 def bind(struct: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """Set the arrays of a Warp struct to tensors by name, and return it."""
+    """Set each array of a Warp struct to the tensor of the same name, and return the struct."""
     for name, tensor in tensors.items():
         vectors = name in ("pos", "dir", "m_pos", "m_dir")
         setattr(struct, name, wp.from_torch(tensor, dtype=wp.vec2 if vectors else None))

@@ -28,12 +28,12 @@ from fledge.tasks.match import MatchRules, MatchStats, Notes
 MERGE_M = 10_000.0
 BANDS = 3  # of the range of random starts
 WAYS = ("nose to nose", "behind it", "it behind", "tail to tail")
-"""Whether the enemy is ahead of or behind the own wings, and the own fighter ahead of or behind the enemy's."""
+"""Geometries of a random start: whether each fighter is ahead of or behind the wings of the other."""
 FIXED = ("head_on", "reference", "attacking", "defending", "chasing", "chased")
 
 
 class DuelStats(MatchStats):
-    """Collects the statistics of duels, from their start."""
+    """Collects the statistics of running duels, step by step."""
 
     def __init__(self, env: AircombatEnv) -> None:
         self.env = env
@@ -55,14 +55,17 @@ class DuelStats(MatchStats):
         return value.reshape(self.env.num_duels, 2, *value.shape[1:])
 
     def _geometry(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return range, m, angle from the own nose to the enemy and angle from the enemy's nose to the own fighter, rad."""
+        """Return for each side range, m, angle from its nose to the enemy, and angle from the enemy's nose to it, rad.
+
+        Each is of shape [fights, 2].
+        """
         pos, nose = (np.ascontiguousarray(self._sides(name)).view(np.complex64)[..., 0] for name in ("pos", "dir"))
         enemy = pos[:, ::-1] - pos
         off = np.angle(enemy / nose)
         return np.abs(enemy), off, off[:, ::-1]
 
     def _start(self) -> np.ndarray:
-        """Return the index in `starts` of each side's start, [fights, 2]."""
+        """Return the class of each side's start, as an index in `starts`, [fights, 2]."""
         kind = self.env.state["kind"].cpu().numpy()[:, None]
         away, off, aspect = self._geometry()
         given = self._sides("fired")

@@ -86,8 +86,8 @@ class Spacetime(Columns):
     ENEMY_OVER_R_NE = "1", 1.0, 0.0, 4.0, "distance over R_ne of the enemy's shot"
     TIME_TO_DECIDE = "s", 60.0, 0.0, 2.0, "time until turning away no longer saves the own fighter"
     ENEMY_TIME_TO_DECIDE = "s", 60.0, 0.0, 2.0, "time until turning away no longer saves the enemy"
-    MISS_HOLD = "m", 1000.0, 0.0, 4.0, "closest approach of that missile if the course is held"
-    MISS_AWAY = "m", 1000.0, 0.0, 4.0, "closest approach of that missile after turning away now"
+    MISS_HOLD = "m", 1000.0, 0.0, 4.0, "closest approach of the missile that arrives first, if the course is held"
+    MISS_AWAY = "m", 1000.0, 0.0, 4.0, "closest approach of the missile that arrives first, after turning away now"
 
 
 @dataclass(frozen=True)

@@ -56,13 +56,13 @@ class DecodedObs:
         return (wrapped * TURN_RADIUS_M / self.speed.clamp(min=50.0)).clamp(-1.0, 1.0)
 
     def offset(self, target: Tensor, by: float | Tensor) -> Tensor:
-        """Return the turn that leaves `target` `by` radians off the nose, on the side where it is now."""
+        """Return the turn, rad, after which the bearing `target` is `by` radians off the nose, on the same side as now."""
         side = torch.where(target >= 0, 1.0, -1.0)
         return target - side * by
 
     @property
     def away(self) -> Tensor:
-        """Turn (rad) that puts the nearest incoming missile, or the enemy if there is none, straight behind."""
+        """Turn, rad, after which the nearest incoming missile (or the enemy, if no missile flies) is straight behind."""
         source = torch.where(self.threats > 0, self.threat_bearing, self.bearing)
         return self.offset(source, math.pi)
 
@@ -194,7 +194,7 @@ class DragPilot(Pilot):
 
 
 class EnvelopePilot(Pilot):
-    """Fires within R_tr, and turns away at the last moment at which that still saves it, by the space-time graph.
+    """Fires within R_tr, and turns away at the last moment that still saves it, as the space-time graph predicts.
 
     Args:
         miss_km: Turn away when the missile's predicted miss distance after turning away falls below this, km.

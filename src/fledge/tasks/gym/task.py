@@ -13,6 +13,7 @@ import yaml
 from fledge.core.errors import ConfigError
 from fledge.core.random import Purpose, derive_seed
 from fledge.core.settings import setting
+from fledge.core.yaml_text import parse_yaml
 from fledge.envs.adapters.from_gymnasium import FromGymnasium
 from fledge.envs.base import TensorEnv
 from fledge.envs.placement import EnvPlacement
@@ -68,7 +69,7 @@ class GymTask(Task):
 def read_options(text: str) -> dict[str, Any]:
     """Return the arguments for gymnasium.make in `env.options`, which is YAML text."""
     try:
-        options = yaml.safe_load(text) if text else {}
+        options = parse_yaml(text) if text else {}
     except yaml.YAMLError as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"env.options={text} is not valid YAML ({reason}): write {{name: value}}.") from error

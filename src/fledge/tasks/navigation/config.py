@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fledge.core.errors import ConfigError
 from fledge.core.settings import setting
@@ -19,21 +19,21 @@ CROSSING_HALF_M = 19.4  # starts and goals of crossings are within this of the m
 
 
 class Dynamics(enum.Enum):
-    """How a velocity command becomes motion."""
+    """Dynamics models: a quadrotor under Lee's controller, or a velocity that follows commands with a lag."""
 
     lee = "lee"
     first_order = "first_order"
 
 
 class ActionForm(enum.Enum):
-    """Forms of an action."""
+    """Forms of an action: a velocity, or one of several headings."""
 
     velocity = "velocity"
     headings = "headings"
 
 
 class Starts(enum.Enum):
-    """Distributions of starts and goals."""
+    """Where episodes start, and where their goals lie."""
 
     edges = "edges"
     rows = "rows"
@@ -86,17 +86,17 @@ class NavigationConfig(SensorConfig):
     swinging movers."""
     floating_boxes: bool = True
     """Moving boxes float at any height, as in NavRL's paper; false puts their centre at height 0."""
-    num_maps: int = setting(64, at_least=1, resume="restart")
+    num_maps: int = setting(64, at_least=1, at_most=2**24, resume="restart")
     """Number of maps in use at once; a drone gets one of them at each reset."""
-    map_refresh_steps: int = setting(0, at_least=0, resume="restart")
+    map_refresh_steps: int = setting(0, at_least=0, at_most=10**8, resume="restart")
     """Physics steps after which a new map, built in the background, replaces the oldest one; 0 keeps all maps."""
     fresh_maps: bool = setting(False, resume="restart")
     """Build a new map for every episode of every drone (takes the memory of one map per drone)."""
-    dt_s: float = setting(0.016, above=0, at_most=0.1)
+    dt_s: float = setting(0.016, at_least=0.0001, at_most=0.1)
     """Time step of the physics, s."""
-    decimation: int = setting(1, at_least=1, resume="restart")
+    decimation: int = setting(1, at_least=1, at_most=10000, resume="restart")
     """Physics steps per decision of the policy."""
-    max_episode_steps: int = setting(2200, at_least=1, resume="restart")
+    max_episode_steps: int = setting(2200, at_least=1, at_most=10**8, resume="restart")
     """Physics steps after which an episode is truncated; with starts=crossing, this number for each 48 m from start to
     goal."""
     dynamics: Dynamics = Dynamics.lee
@@ -104,9 +104,9 @@ class NavigationConfig(SensorConfig):
     action_form: ActionForm = setting(ActionForm.velocity, resume="weights")
     """Form of an action. velocity: a velocity in the goal frame, three numbers in [0, 1]. headings: one of num_headings
     horizontal directions, while the drone flies to the goal's height."""
-    num_headings: int = setting(16, at_least=2, resume="weights")
+    num_headings: int = setting(16, at_least=2, at_most=3600, resume="weights")
     """Number of directions of action_form=headings, counter-clockwise from the direction to the goal."""
-    speed_limit: float = setting(2.0, above=0)
+    speed_limit: float = setting(2.0, above=0, at_most=1000)
     """Largest commanded speed per axis, m/s."""
     starts: Starts = Starts.edges
     """Starts and goals. edges: on the four edges. rows: from y = 24 m to y = -24 m. mixed: as edges, but a share of
@@ -117,13 +117,13 @@ class NavigationConfig(SensorConfig):
     """With starts=mixed: share of episodes that start inside the forest."""
     success_ends_episode: bool = True
     """End the episode when the goal is reached (not in NavRL)."""
-    goal_radius_m: float = setting(0.5, above=0)
+    goal_radius_m: float = setting(0.5, above=0, at_most=1000)
     """Distance to the goal that counts as success, m."""
-    collision_radius_m: float = setting(0.3, above=0)
+    collision_radius_m: float = setting(0.3, above=0, at_most=10)
     """Radius of the drone for collisions, m."""
     min_height_m: float = setting(0.2, at_least=0, below=0.5)
     """Height above the ground below which an episode ends, m; episodes start at 0.5 to 2.5 m."""
-    max_height_m: float = setting(4.0, above=2.5)
+    max_height_m: float = setting(4.0, above=2.5, at_most=1000)
     """Height above the ground above which an episode ends, m."""
     planner: PlannerConfig = field(default_factory=PlannerConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
@@ -152,6 +152,10 @@ class NavigationConfig(SensorConfig):
                 "need each other, so set both or neither."
             )
 
+    def without_maps(self) -> NavigationConfig:
+        """Return a config with the same observations and actions, but without obstacles: such an env is quick to build."""
+        return replace(self, num_maps=1, static_obstacles=0, moving_obstacles=0, map_refresh_steps=0, fresh_maps=False)
+
     @property
     def longest_episode_steps(self) -> int:
         """Physics steps of the longest possible episode."""
@@ -161,7 +165,7 @@ class NavigationConfig(SensorConfig):
 
 
 class PolicyKind(enum.Enum):
-    """Kinds of networks."""
+    """Kinds of policy networks."""
 
     features = "features"
     navrl = "navrl"

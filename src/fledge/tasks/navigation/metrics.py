@@ -35,7 +35,7 @@ CLASSES = ("crossing", "opposite", "adjacent", "same", "inside")  # sides of sta
 
 
 class FlightMetrics(EpisodeMetrics):
-    """Measures all drones of an env at once; sums stay on the env's device until `figures` reads them."""
+    """Measures the flights of all drones of an env; sums stay on the env's device until `figures` reads them."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}

@@ -26,19 +26,19 @@ class RewardConfig:
     kind: RewardKind = RewardKind.progress
     """Reward. navrl: 1 + speed to the goal + log clearances - height penalty. progress: metres gained towards the goal,
     and the rewards and penalties success, crash, time, near and height."""
-    height: float = setting(2.0, at_least=0)
+    height: float = setting(2.0, at_least=0, at_most=1_000_000)
     """Penalty per second for each squared metre outside the band of heights between start and goal; with kind=navrl, per
     decision (8 in NavRL)."""
-    near: float = setting(0.4, at_least=0)
+    near: float = setting(0.4, at_least=0, at_most=1_000_000)
     """Penalty per second of flying within near_m of an obstacle; it grows linearly from 0 at near_m to this value 0.5 m
     closer (progress only)."""
-    near_m: float = setting(0.8, at_least=0)
+    near_m: float = setting(0.8, at_least=0, at_most=1000)
     """Distance to an obstacle below which the penalty `near` applies, m."""
-    crash: float = setting(20.0, at_least=0)
+    crash: float = setting(20.0, at_least=0, at_most=1_000_000)
     """Penalty when an episode ends by a collision or out of bounds (progress only)."""
-    success: float = setting(10.0, at_least=0)
+    success: float = setting(10.0, at_least=0, at_most=1_000_000)
     """Reward when an episode ends at the goal (progress only)."""
-    time: float = setting(0.0, at_least=0)
+    time: float = setting(0.0, at_least=0, at_most=1_000_000)
     """Penalty per second of flight (progress only)."""
 
 

@@ -53,7 +53,7 @@ class Shielded(BaseAgent):
             self.agent.configure(env_cfg)
 
     def act(self, obs: Obs, deterministic: bool = True) -> Tensor:
-        """Return the agent's actions as the shield corrects them, [B, 3]."""
+        """Return the agent's actions after the shield's corrections, [B, 3]."""
         action = self.agent.act(obs, deterministic)
         assert isinstance(action, Tensor)
         limit = self.shield.env_cfg.speed_limit

@@ -89,9 +89,7 @@ class NavigationTask(Task):
 
     def contract(self, cfg: NavigationConfig) -> dict[str, Any]:
         """Return units, frames and geometry, for programs that run policies on robots. See docs/guides/deploy.md."""
-        # the same observations and actions without obstacles, which is quick to build
-        bare = dataclasses.replace(cfg, num_maps=1, static_obstacles=0, moving_obstacles=0)
-        contract = super().contract(dataclasses.replace(bare, map_refresh_steps=0, fresh_maps=False))
+        contract = super().contract(cfg.without_maps())
         for observation in OBSERVATIONS:
             if observation.enabled(cfg):
                 contract["observation"][observation.name] |= observation.describe(cfg)

@@ -48,7 +48,7 @@ class Control:
 
 
 def controls_of(spec: ActionSpec) -> list[Control]:
-    """Return a control for each part of an action; none if a part is a vector, unbounded, or has more than two choices."""
+    """Return a control for each part of an action; an empty list if a part is a vector, unbounded, or has over two choices."""
     parts = {"action": spec} if isinstance(spec, TensorSpec) else dict(spec)
     found = []
     for name, part in parts.items():

@@ -14,7 +14,7 @@ export class Hub {
 
   point(x, owner = null) {
     this.cursor = x;
-    this.owner = owner; // the chart that is pointed at tells more
+    this.owner = owner; // the chart under the pointer, which shows more
     this.redraw();
   }
 

@@ -28,7 +28,7 @@ function clock(seconds) {
 
 class TrainingPage extends HTMLElement {
   connectedCallback() {
-    if (this.hub) return; // moved, not new
+    if (this.hub) return; // the element was only moved within the page
     const saved = document.getElementById("fledge-data");
     this.source = saved ? new SavedSource(JSON.parse(saved.textContent)) : new LiveSource();
     this.hub = new Hub();
@@ -167,7 +167,7 @@ class TrainingPage extends HTMLElement {
     this.fillList();
     this.fillTiles();
     if (this.tab === "curves" || this.content.childElementCount === 0) await this.fill();
-    this.dataset.rows = [...this.found.values()].map((each) => each.curves.rows).join(","); // for tests, and the curious
+    this.dataset.rows = [...this.found.values()].map((each) => each.curves.rows).join(","); // for tests
   }
 
   toggle(id) {

@@ -1,5 +1,5 @@
 // Moving obstacles and LiDAR beams in the 3-D scene.
-const ROOM = 1024; // movers of each shape
+const ROOM = 1024; // moving obstacles of each shape that can be drawn
 
 export class Crowd3D {
   constructor(THREE) {

@@ -4,7 +4,7 @@ const TYPES = { f4: Float32Array, i2: Int16Array, u1: Uint8Array };
 // Return the header of packed bytes, with the arrays that it names in `arrays`.
 export function unpackPayload(buffer) {
   const view = new DataView(buffer);
-  if (buffer.byteLength < 8 || view.getUint32(0, true) !== 0x53495045) throw new Error("this is not an episode");
+  if (buffer.byteLength < 8 || view.getUint32(0, true) !== 0x53495045) throw new Error("the answer is not an episode");
   const length = view.getUint32(4, true);
   const head = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, length)));
   const behind = Math.ceil((8 + length) / 8) * 8;

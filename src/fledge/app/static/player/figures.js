@@ -84,7 +84,7 @@ export class Figures {
     row.low = finite.length ? finite.reduce((a, b) => Math.min(a, b)) : 0;
     row.high = finite.length ? finite.reduce((a, b) => Math.max(a, b)) : 1;
     const span = row.high - row.low || 1;
-    const floor = row.high > row.low ? row.low : row.low - 0.5; // what never changes goes through the middle
+    const floor = row.high > row.low ? row.low : row.low - 0.5; // a constant value is drawn in the middle
     const path = new Path2D();
     const end = this.payload.end || 1;
     const skip = Math.max(1, Math.floor(values.length / POINTS));

@@ -4,12 +4,12 @@ import { outcomeColours } from "./palette.js";
 
 const POLL_MS = 700;
 const KEEP_S = 25; // seconds that an episode stays after its end
-const WINDOW_MS = 12000; // over which the pace of the training is measured
+const WINDOW_MS = 12000; // time over which the pace of the training is measured
 
 export class Live {
   constructor(player) {
     this.player = player;
-    this.edges = []; // [when, how far the world's clock was]
+    this.edges = []; // [time of this page, time of the env's clock]
     this.lost = 0;
   }
 
@@ -33,7 +33,7 @@ export class Live {
           this.lost = 0;
         } catch (error) {
           this.lost += 1;
-          this.player.say(`No answer (${error.message}); trying again.`, true);
+          this.player.say(`The server does not answer (${error.message}); trying again.`, true);
         }
       }
       await new Promise((done) => setTimeout(done, POLL_MS * Math.min(8, 1 + this.lost)));
@@ -128,7 +128,7 @@ export class Live {
     const [first, last] = [this.edges[0], this.edges[this.edges.length - 1]];
     const pace = now - first[0] > 1500 ? ((last[1] - first[1]) * 1000) / (now - first[0]) : 1;
     const behind = edge - player.t;
-    const wanted = Math.max(1.0, pace * 2.5); // seconds kept in hand, so that it does not stutter
+    const wanted = Math.max(1.0, pace * 2.5); // seconds of delay, so that the motion does not stutter
     const rate = Math.max(0, pace * Math.min(2.5, Math.max(0.3, behind / wanted)));
     const step = Math.min(behind, passed * rate * player.speed);
     if (behind > 20 * wanted) player.t = edge - wanted;

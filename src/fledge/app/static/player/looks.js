@@ -10,7 +10,7 @@ export class Looks {
     this.element = make(
       "div",
       { class: "fp-looks" },
-      make("div", { class: "fp-group", role: "group", "aria-label": "Camera" }, look("overview", "Overview", "Show the whole map (O)"), look("follow", "Follow", "Follow the selected one (F)"), look("top", "Top", "From above (T)")),
+      make("div", { class: "fp-group", role: "group", "aria-label": "Camera" }, look("overview", "Overview", "Show the whole map (O)"), look("follow", "Follow", "Follow the selected actor (F)"), look("top", "Top", "From above (T)")),
       make(
         "div",
         { class: "fp-group", role: "group", "aria-label": "Display" },

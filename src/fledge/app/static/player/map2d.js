@@ -72,7 +72,7 @@ export class Map2D {
     for (const name of ["pointerup", "pointercancel"]) this.canvas.addEventListener(name, (event) => fingers.delete(event.pointerId));
   }
 
-  // Return the bounds of the stage and of all positions; those of a running episode grow.
+  // Return the bounds of the stage and of all positions, which grow while an episode is running.
   reach() {
     const key = this.payloads.map((payload) => `${payload.number} ${payload.version}`).join();
     if (this.reachOf === this.bounds && this.reachKey === key) return this.reached;

@@ -17,7 +17,7 @@ import { EmbeddedSource, ServerSource } from "./source.js";
 import { TaskGraph } from "./task_graph.js";
 import { Transport } from "./transport.js";
 
-const BEFORE_S = 3; // that the button "Before the end" goes back
+const BEFORE_S = 3; // the button "Before the end" jumps this far before the end
 const MAX_TOGETHER = 64; // episodes that are shown together
 
 export class FledgePlayer extends HTMLElement {
@@ -33,8 +33,7 @@ export class FledgePlayer extends HTMLElement {
     this.stages = new Map(); // by key
     this.group = [];
     this.t = 0;
-    this.playing = false;
-    this.speed = 1;
+    [this.playing, this.speed] = [false, 1];
     this.shows = { beams: true, trails: true, crowd: true, beside: false };
     this.mode = "overview";
     this.build();
@@ -83,7 +82,7 @@ export class FledgePlayer extends HTMLElement {
     await this.taskGraph.load(this.told.graph_script);
     this.tints = outcomeColours(this.told);
     this.episodes.setList(this.told, this.tints);
-    if (this.told.damage) this.note = `Damaged: ${this.told.damage}`;
+    this.note = this.told.damage ? `Damaged: ${this.told.damage}` : "";
     if (this.options.live) {
       this.live = new Live(this);
       this.shows.beside = true;
@@ -111,7 +110,7 @@ export class FledgePlayer extends HTMLElement {
 
   // ---- selection ----------------------------------------------------------------------------------------------------------
 
-  // Show an episode; with `keep`, at the current time.
+  // Show an episode; with `keep`, from the current time on.
   async choose(number, keep = false) {
     const turn = (this.turn = (this.turn ?? 0) + 1);
     this.episodes.choose(number);
@@ -160,11 +159,25 @@ export class FledgePlayer extends HTMLElement {
 
   async makeScene() {
     try {
-      return new Scene3D(this.stageHost, this.options.three ? await import(this.options.three) : globalThis.fledgeThree);
+      if (this.contextLost) throw new Error("the graphics context was lost");
+      const scene = new Scene3D(this.stageHost, this.options.three ? await import(this.options.three) : globalThis.fledgeThree);
+      scene.canvas.addEventListener("webglcontextlost", () => this.leaveScene(scene));
+      return scene;
     } catch (error) {
       console.warn(`no 3-D here (${error.message}): the map from above instead`);
+      this.stageHost.replaceChildren(); // an unfinished scene
+      this.note ||= "This browser has no WebGL: seen from above";
       return new Map2D(this.stageHost);
     }
+  }
+
+  // Show the map instead of a 3-D scene that can no longer draw.
+  leaveScene(scene) {
+    if (scene !== this.view || this.ended) return;
+    this.contextLost = true;
+    scene.dispose();
+    this.view = null;
+    this.choose(this.payload.number, true);
   }
 
   // Load the episodes to show: the selected one, and with "together" all on the same map.
@@ -239,7 +252,7 @@ export class FledgePlayer extends HTMLElement {
     requestAnimationFrame((next) => this.frame(next));
     const passed = Math.min(0.25, (now - (this.now ?? now)) / 1000);
     this.now = now;
-    if (!this.payload || !this.group.includes(this.payload)) return; // it is still loading
+    if (!this.view || !this.payload || !this.group.includes(this.payload)) return; // it is still loading
     if (this.live) this.live.advance(passed);
     else if (this.playing) {
       this.t += passed * this.speed;

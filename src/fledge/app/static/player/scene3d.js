@@ -4,8 +4,8 @@ import { Crowd3D } from "./crowd3d.js";
 import { clear, Stage3D } from "./stage3d.js";
 
 const SLOW_MS = 55; // frames that take longer than this on average make the picture coarser
-const LEAST_PIXELS = 0.5; // of the page's own
-const STILL_MS = 700; // without anything new, it stands still
+const LEAST_PIXELS = 0.5; // lowest resolution, relative to the page's
+const STILL_MS = 700; // time without a change after which the scene counts as still
 
 export class Scene3D {
   constructor(host, { THREE, OrbitControls }) {

@@ -21,7 +21,7 @@ export class ServerSource {
 
   async list() {
     const told = await (await checked(await fetch(this.base, { cache: "no-store" }))).json();
-    this.of = told.generation; // of a live training, the file that its episodes are numbered in
+    this.of = told.generation; // for a live training, the file that holds the listed episodes
     return told;
   }
 

@@ -1,6 +1,6 @@
 // Static parts of the 3-D scene: ground, grid, columns. One draw call for each shape.
 const GRID_STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000];
-const WALL = 0.4; // of the stage's width: what is longer is a wall, and seen through
+const WALL = 0.4; // boxes longer than this share of the stage's width are walls, drawn transparent
 
 export class Stage3D {
   constructor(THREE) {

@@ -23,7 +23,7 @@ export class TaskGraph {
     this.canvas.setAttribute("aria-label", this.Graph.label);
   }
 
-  // Shown for an episode that has graphs.
+  // Show the graph if the episode has graphs.
   setPayload(payload) {
     const shown = Boolean(this.Graph && payload.head.graph && this.player.source.hasGraph(payload));
     this.element.hidden = !shown;
@@ -47,11 +47,11 @@ export class TaskGraph {
         this.key = key;
       }
     } catch (error) {
-      this.key = key; // not again for this moment
+      this.key = key; // do not ask for this moment again
       this.canvas.title = error.message;
     } finally {
       this.busy = false;
-      this.player.changed = true; // the moment shown may be another by now
+      this.player.changed = true; // the time may have advanced meanwhile
     }
   }
 }

@@ -46,7 +46,8 @@ def flyer(pos: wp.vec2, dir: wp.vec2, speed: float) -> Flyer:
 
 @wp.struct
 class Leg:
-    """Change of state over some steps. Legs are summed first: float32 would round each when added to a position of 60 km."""
+    """Change of state over some steps. Legs are summed before they are added to a state, since float32 would round each
+    one that is added to a position of 60 km."""
 
     step: wp.vec2  # m, world
     turn: wp.vec2  # of the direction's unit vector, world
@@ -62,7 +63,7 @@ def drag_factor(frame: Airframe, u: float) -> float:
 
 @wp.func
 def swiftness(a2: float, t: float) -> float:
-    """Return tanh(a t) / a, s, from a²; by its series where that is exact in float32."""
+    """Return tanh(a t) / a, s, where `a2` is a²; small values by the power series, which is exact in float32."""
     x = a2 * t * t
     if x < 0.05:
         return t * (1.0 - x * (1.0 / 3.0 - x * (2.0 / 15.0 - x * (17.0 / 315.0))))
@@ -82,7 +83,8 @@ def speed_gain(c: float, thrust: float, v0: float, t: float) -> float:
 
 @wp.func
 def path_length(c: float, thrust: float, v0: float, gain: float, t: float) -> float:
-    """Return the metres flown in t seconds: the integral of the cubic with the speeds and slopes of both ends."""
+    """Return the metres flown in t seconds: the integral of a cubic with the speeds and accelerations of both ends or, with
+    strong drag, the exact integral."""
     v1 = v0 + gain
     if c * v0 * t > 0.3:  # strong drag: the cubic is too coarse
         h = swiftness(thrust * c, t)

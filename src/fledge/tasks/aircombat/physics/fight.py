@@ -26,7 +26,7 @@ wp.set_module_options({"fuse_fp": False})  # a fused product rounds x and y diff
 
 @wp.func
 def shoot(p: Params, d: Duels, row: int, asked: int):
-    """Fire a missile along the nose, if asked and possible."""
+    """Fire a missile of `row` along its nose, if `asked` is 1 and a shot is possible now."""
     if asked == 0 or not can_fire(p, d, row):
         return
     slot = d.fired[row]
@@ -50,7 +50,7 @@ def slew(rate: float, now: float, asked: float, dt: float) -> float:
 
 @wp.func
 def fly_missiles(p: Params, d: Duels, row: int, target: Flyer, target_after: Flyer, dt: float) -> wp.vec2i:
-    """Move the missiles that a row fired; return 1 if one kills its target, else 0, and how many still fly."""
+    """Move the missiles that a row fired; return whether one kills its target (1 or 0), and how many still fly."""
     killed = int(0)
     flying = int(0)
     for slot in range(d.fired[row]):

@@ -43,7 +43,7 @@ class Physics:
 
 
 def airframe_of(cfg: FighterConfig | MissileConfig, load_limits: bool) -> Airframe:
-    """Return the airframe parameters of a fighter or missile; without a limit on the load unless `load_limits`."""
+    """Return the airframe parameters of a fighter or missile; the load is limited only if `load_limits` is true."""
     frame = Airframe()
     frame.cd0 = GRAVITY / cfg.terminal_speed**2
     frame.k = 1.0 / (4.0 * frame.cd0 * cfg.lift_drag**2)
@@ -54,7 +54,7 @@ def airframe_of(cfg: FighterConfig | MissileConfig, load_limits: bool) -> Airfra
 
 
 def motor_of(cfg: MissileConfig, load_limits: bool) -> Motor:
-    """Return the parameters of a missile; without a limit on the load unless `load_limits`."""
+    """Return the parameters of a missile; the load is limited only if `load_limits` is true."""
     motor = Motor()
     motor.frame = airframe_of(cfg, load_limits)
     motor.navigation, motor.burn = cfg.navigation, cfg.burn_s

@@ -53,7 +53,7 @@ def solve_geometries(
 
 
 def farthest_ranges(physics: Physics, launcher: Launcher, dt: float = DT) -> tuple[float, float]:
-    """Return upper bounds, m, of r_max and of r_left and r_right: nose to nose, shooter at top speed, target at any speed."""
+    """Return two upper bounds, m, from nose-to-nose shots of the fastest shooter: of r_max, and of r_left and r_right."""
     best = np.array([[OWN[-1], speed, 0, 0] for speed in TARGET])
     largest, _ = solve_geometries(physics, best, launcher, (1.0e6, 1.0e6), dt)
     found = BEYOND * largest.max(axis=0)
@@ -61,7 +61,7 @@ def farthest_ranges(physics: Physics, launcher: Launcher, dt: float = DT) -> tup
 
 
 def build_table(physics: Physics, device: str, on_progress: Callable[[int], None] | None = None) -> Ranges:
-    """Solve all nodes; call `on_progress` with the number of parts done, 1 to PARTS."""
+    """Return the ranges of all nodes of a table; `on_progress` is called with the number of parts done, 1 to PARTS."""
     launcher = Launcher(device, default_threads())
     try:
         farthest = farthest_ranges(physics, launcher)

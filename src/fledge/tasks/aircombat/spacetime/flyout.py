@@ -13,13 +13,12 @@ Kill ranges of a geometry, the exact values that tables interpolate:
     r_left    it turns away to the left at launch, and runs        r_right   the same to the right
     r_ne      it flies any manoeuvre
 
-Each is the largest range that kills, 0 if none beyond NEAREST does. The ranges that kill need not be an interval: the search
-comes from outside, in steps of RATIO, to the first range that kills, and bisects from there. The answer is never below the
-exact value, and above it by less than RATIO^(1 / 2^HALVINGS).
+Each is the largest range at which a shot kills, or 0 if no shot from beyond NEAREST kills. The ranges that kill need not be
+one interval. So the search starts far out, comes nearer by the factor RATIO until a shot kills, and bisects from there. The
+result is never below the exact value, and exceeds it by less than the factor RATIO^(1 / 2^HALVINGS).
 
-Each comes with the smallest range of the interval of ranges that kill, or with half the largest range if all ranges down to
-that kill. Where an interval shrinks to nothing (a missile fired far off its boresight cannot turn in time at any range), its
-ends meet.
+With each largest range comes the smallest range of the same interval of ranges that kill; the search for it ends at half the
+largest range. Both are equal where the interval shrinks to nothing: far off its boresight, a missile cannot turn in time.
 """
 
 import warp as wp
@@ -52,7 +51,7 @@ class Launch:
 
 @wp.func
 def launch_at(geometry: wp.vec4, away: float) -> Launch:
-    """Return both sides in a geometry at a range (`away`), m."""
+    """Return the states of shooter and target in a geometry, `away` metres apart."""
     out = Launch()
     out.shooter = flyer(wp.vec2(), wp.vec2(1.0, 0.0), geometry[0])
     out.target = flyer(away * unit(geometry[2]), unit(geometry[2] + PI - geometry[3]), geometry[1])
@@ -77,7 +76,8 @@ def outrun(p: Physics, missile: Flyer, target: Flyer) -> bool:
 
 @wp.func
 def extrapolate_end(p: Physics, so_far: FlyOut, missile: Flyer, target: Flyer, togo: float) -> FlyOut:
-    """Return the end of a fly-out: the miss if both fly straight from here, less the distance that the missile can correct."""
+    """Return the end of a fly-out whose last `togo` seconds are not simulated: both fly straight, and the miss distance is
+    smaller by what the missile can still correct."""
     v = target.speed * target.dir - missile.speed * missile.dir
     passing = wp.length(target.pos - missile.pos + togo * v)
     turn = missile.speed * missile.speed / p.motor.frame.rmin
@@ -171,7 +171,7 @@ def bisect(p: Physics, g: wp.vec4, manoeuvre: int, killing: float, missing: floa
 
 @wp.func
 def largest_range(p: Physics, g: wp.vec4, manoeuvre: int, farthest: float, dt: float) -> float:
-    """Return the largest range, up to `farthest`, at which a shot kills, m; 0 if no shot does."""
+    """Return the largest range up to `farthest` at which a shot kills, m; 0 if no shot kills."""
     if farthest <= NEAREST:
         return 0.0
     inside = float(farthest)
@@ -193,7 +193,7 @@ def largest_range(p: Physics, g: wp.vec4, manoeuvre: int, farthest: float, dt: f
 
 @wp.func
 def smallest_range(p: Physics, g: wp.vec4, manoeuvre: int, largest: float, dt: float) -> float:
-    """Return the smallest range of the interval of ranges that kill, m; at least half of the largest."""
+    """Return the smallest range of the interval of ranges that kill, m; never less than half of `largest`."""
     if largest == 0.0 or kills(p, g, 0.7 * largest, manoeuvre, dt):
         return 0.5 * largest
     killing = 0.995 * largest

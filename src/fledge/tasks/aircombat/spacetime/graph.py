@@ -107,7 +107,7 @@ class GraphSolver:
         }
 
     def _judge(self, seen: Seen) -> tuple[np.ndarray, np.ndarray]:
-        """Return R_max, R_tr, R_ne of each side's shot, [2, 3] m, and how long each side may still hold its course, [2] s."""
+        """Return R_max, R_tr, R_ne of each side's shot, [2, 3] m, and each side's time to decide (see `observe`), [2] s."""
         places = [_array(_place(seen["pos"][side], seen["heading"][side])[None], wp.vec4) for side in (0, 1)]
         ranges, times = torch.empty(1, 2, 3), torch.empty(1, 2)
         args = [self.envelope.physics, self.table, *places, _array(seen["speed"][None], wp.vec2)]
@@ -171,7 +171,7 @@ class ShotBatch:
         return {name: self._add(side, slot, manoeuvre) for name, manoeuvre in MANOEUVRES.items()}
 
     def add_incoming(self, side: int) -> list[tuple[int, dict[str, int], list[int]]]:
-        """Add all missiles that fly at a side; return for each its slot, rows of manoeuvres, and rows of delayed turns."""
+        """Add all missiles that fly at a side; return each one's slot, and its rows: by manoeuvre, and of delayed turns."""
         slots = np.flatnonzero(self.seen["missile_alive"][1 - side]).tolist()
         return [
             (slot, self.add_manoeuvres(side, slot), [self._add(side, slot, Manoeuvre.AWAY, wait) for wait in WAITS_S])
@@ -243,11 +243,13 @@ def read_frame(frame: Seen) -> dict[str, np.ndarray]:
     shapes = {"pos": (2, 2), "heading": (2,), "speed": (2,), "missile_pos": (2, *slots, 2)}
     shapes |= dict.fromkeys(("missile_heading", "missile_speed", "missile_alive"), (2, *slots))
     for name, shape in shapes.items():
-        if seen[name].shape != shape or len(slots) != 1 or slots[0] > 64 or not np.isfinite(seen[name]).all():
+        if seen[name].shape != shape or len(slots) != 1 or slots[0] > 64:
             raise InputError(
-                f"This is not a frame of a duel: {name} must be finite, of shape {shape} with at most 64 missiles per "
-                f"side, but has shape {seen[name].shape} or is not finite."
+                f"This is not a frame of a duel: {name} has shape {seen[name].shape}, but must have {shape}, with at most 64 "
+                "missiles per side."
             )
+        if not np.isfinite(seen[name]).all():
+            raise InputError(f"This is not a frame of a duel: {name} must be finite, but has NaN or infinity.")
     if abs(seen["pos"]).max() > 1e7 or not (0 <= seen["speed"].min() <= seen["speed"].max() < 1e4):
         raise InputError(
             "This is not a frame of a duel: positions must be within 10,000 km and speeds below 10,000 m/s."

@@ -45,7 +45,7 @@ def both_reaches(t: ReachTable, one: Flyer, two: Flyer) -> wp.vec2:
 
 @wp.func
 def crossing(before: float, after: float, start: float, step: float) -> float:
-    """Return the time at which a line from `before` at the start of a step to `after` at its end is zero."""
+    """Return the time, s, at which a quantity that changes linearly from `before` to `after` during a step is zero."""
     if before <= 0.0:
         return start
     return start + step * before / (before - after)
@@ -123,7 +123,8 @@ def most_dangerous(d: Duels, shooter: int, me: Flyer) -> int:
 def observe_row(
     p: Physics, d: Duels, obs: Obs, row: int, me: Flyer, mine: wp.vec3, theirs: wp.vec3, away: float, times: wp.vec2
 ):
-    """Write the columns of `row`; `mine` and `theirs` are R_max, R_tr, R_ne of both sides' shots, `times` to decide."""
+    """Write the observation `spacetime` of a row. `mine` and `theirs` are R_max, R_tr, R_ne of the own and of the enemy's
+    shot, m; `away` is the distance of the fighters, m; `times` are the own and the enemy's time to decide, s."""
     for k in range(3):
         obs.spacetime[row, Spacetime.OVER_R_MAX + k] = away / mine[k]
         obs.spacetime[row, Spacetime.ENEMY_OVER_R_MAX + k] = away / theirs[k]

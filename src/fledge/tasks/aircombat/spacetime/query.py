@@ -62,8 +62,7 @@ def read_overrides(overrides: Sequence[str]) -> EnvelopeConfig:
     try:
         cfg = build_config(EnvelopeConfig, [], overrides, ALIASES)
     except ConfigError as error:
-        where = "`fledge envelope --help` and, of env., `fledge train aircombat --help-config` list"
-        raise ConfigError(str(error).replace("`--help-config` lists", where)) from None
+        raise ConfigError(f"{error} `fledge envelope --help` lists the other keys.") from None
     check_settings(cfg)
     return cfg
 
@@ -91,7 +90,7 @@ def query_envelope(overrides: Sequence[str], picture: Path | None = None) -> dic
 
 
 def check_envelope(overrides: Sequence[str], count: int, on_progress: Callable[[int], None]) -> dict[str, Any]:
-    """Return how far the table is from the exact ranges, over `count` random geometries."""
+    """Return the result of `check_table` for the physics that the overrides set."""
     with Envelope(read_overrides(overrides).env) as envelope:
         return check_table(envelope, count, on_progress=on_progress)
 
@@ -104,7 +103,10 @@ def draw(count: int, seed: int) -> dict[str, Tensor]:
 
 
 def check_table(envelope: Envelope, count: int, seed: int = 0, on_progress: Any = None) -> dict[str, Any]:
-    """Return how far the table is from fly-outs, over `count` random geometries."""
+    """Return the errors of the table against fly-outs, over `count` random geometries.
+
+    Errors of ranges are relative; false-safe and false-alarm figures are shares of all shots.
+    """
     geometries = draw(count, seed)
     table = envelope.lookup(**geometries)
     start = time.perf_counter()

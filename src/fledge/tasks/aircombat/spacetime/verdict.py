@@ -17,7 +17,7 @@ EFFECTS = {
 
 
 def describe_shot(away_m: float, ranges: Mapping[str, Any]) -> str:
-    """Return in a few words what a shot fired now would do; `ranges` are those of the shot, m."""
+    """Return in a few words the effect of a shot fired now from `away_m`; `ranges` has its R_max, R_tr and R_ne, m."""
     return next((text for name, text in EFFECTS.items() if away_m <= ranges[name]), "falls short")
 
 

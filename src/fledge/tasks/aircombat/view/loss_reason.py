@@ -136,7 +136,7 @@ def describe_chance(frames: Frames, side: int, kill: Kill, envelope: Envelope) -
 
 
 def describe_approach(frames: Frames, side: int, kill: Kill, envelope: Envelope) -> tuple[str, str]:
-    """Return the kind of loss, and in words how a side got to where a shot was certain to kill."""
+    """Return the kind of loss, and in words how the side came to be where no defence helps."""
     if kill.fired is None:
         return "lost from the start", "none did from the start"
     inside = distances(frames) <= shot_ranges(frames, envelope)[:, 1 - side, 1]
@@ -149,7 +149,7 @@ def describe_approach(frames: Frames, side: int, kill: Kill, envelope: Envelope)
 
 
 def describe_shots(frames: Frames, side: int) -> str:
-    """Return in words which side fired first, and how many missiles the side had left."""
+    """Return in words whether `side` fired before its enemy did, and how many missiles it had left."""
     alive = frames["missile_alive"]
     used: Any = alive.any(axis=0)  # [2, S]
     first = [int(alive[:, s].any(axis=1).argmax()) if alive[:, s].any() else None for s in (0, 1)]

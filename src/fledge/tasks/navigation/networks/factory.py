@@ -33,12 +33,8 @@ def extra_observations(task: Task, env: NavigationConfig) -> dict[str, TensorSpe
     """Return the specs of the observations that a subclass of NavigationEnv adds."""
     if task.env is NavigationEnv:
         return {}
-    # without the maps: quick to make
-    bare = dataclasses.replace(
-        env, num_maps=1, static_obstacles=0, moving_obstacles=0, map_refresh_steps=0, fresh_maps=False
-    )
     known = {observation.name for observation in OBSERVATIONS}
-    return {name: spec for name, spec in env_specs(task, bare)[0].items() if name not in known}
+    return {name: spec for name, spec in env_specs(task, env.without_maps())[0].items() if name not in known}
 
 
 class NavigationPolicies(PolicyFactory):
@@ -106,7 +102,7 @@ class NavigationPolicies(PolicyFactory):
         return load_navrl_checkpoint(path)
 
     def to_trainable(self, agent: BaseAgent) -> tuple[dict[str, Any], LearnedPolicy]:
-        """Return the description and the network of `policy.kind=navrl`, with NavRL's weights and value normalisation."""
+        """Return the description and the trainable network of an agent; NavRL's policy becomes one of `policy.kind=navrl`."""
         if not isinstance(agent, NavRLPolicy):
             return super().to_trainable(agent)
         network = NavRLActorCritic.from_navrl(agent)
@@ -121,5 +117,5 @@ class NavigationPolicies(PolicyFactory):
         return TrainedEnv(flat_settings(cfg), cfg.dt_s * cfg.decimation)
 
     def enable_observations(self, cfg: NavigationConfig, agent: BaseAgent) -> NavigationConfig:
-        """Return the config with the observations `pose` and `plan` enabled if the agent reads them."""
+        """Return the config with the observation `pose` if the agent reads it, and with `plan` only if the agent reads it."""
         return dataclasses.replace(cfg, pose=cfg.pose or "pose" in agent.observes, plan="plan" in agent.observes)

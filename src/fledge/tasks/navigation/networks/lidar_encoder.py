@@ -115,7 +115,8 @@ def _windows(buffer: Tensor, count: int, stride: int, width: int, taps: int) -> 
 
 
 def _turned(kernel: Tensor, width: int) -> Tensor:
-    """Return the matrix [2 * width, 3 * out] that maps gradients of three outputs to those of the two azimuths they share."""
+    """Return the matrix [2 * width, 3 * out] that maps gradients of three neighbouring outputs to the gradients of the two
+    input azimuths that they read."""
     out = kernel.shape[0]
     taps = kernel.view(out, TAPS, width)
     turned = kernel.new_zeros(2, width, 3, out)

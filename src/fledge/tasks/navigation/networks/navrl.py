@@ -103,7 +103,7 @@ class NavRLPolicy(BaseAgent):
 
     @torch.no_grad()
     def act(self, obs: Obs, deterministic: bool = True) -> Tensor:
-        """Return the actions, [B, 3]: the mean of the Beta distribution, or a sample of it."""
+        """Return the actions, [B, 3]: the mean of the Beta distribution if `deterministic`, else a sample."""
         if deterministic:
             return self.respond(obs)[0]
         alpha, beta, _ = self.network(obs)
@@ -215,17 +215,20 @@ def load_navrl_checkpoint(path: str | Path) -> NavRLPolicy:
     Raises:
         FormatError: if the file is missing, is not a state dict, or is not NavRL's network.
     """
-    path = Path(path)
-    saved = read_state_dict(path)
+    return navrl_policy(read_state_dict(Path(path)), str(path))
+
+
+def navrl_policy(saved: Mapping[str, Tensor], source: str) -> NavRLPolicy:
+    """Return NavRL's policy with the weights of NavRL's state dict; errors call the state dict `source`."""
     policy = NavRLPolicy()
     own = policy.network.state_dict()
     for ours, tensor in own.items():
         key = navrl_key(ours)
         if key not in saved:
-            raise FormatError(f"{path} is not NavRL's policy: it has no entry {key}.")
+            raise FormatError(f"{source} is not NavRL's policy: it has no entry {key}.")
         if saved[key].shape != tensor.shape:
             raise FormatError(
-                f"{path} does not fit NavRL's network: {key} has shape {tuple(saved[key].shape)}, but must have "
+                f"{source} does not fit NavRL's network: {key} has shape {tuple(saved[key].shape)}, but must have "
                 f"{tuple(tensor.shape)}. Use a policy that was trained with NavRL's LiDAR and obstacle count."
             )
     policy.network.load_state_dict({ours: saved[navrl_key(ours)] for ours in own})
@@ -234,6 +237,6 @@ def load_navrl_checkpoint(path: str | Path) -> NavRLPolicy:
     for name, buffer in scales.items():
         key = f"value_norm.{name}"
         if key not in saved or saved[key].numel() != 1:
-            raise FormatError(f"{path} is not NavRL's policy: its entry {key} is missing or is not one number.")
+            raise FormatError(f"{source} is not NavRL's policy: its entry {key} is missing or is not one number.")
         buffer.copy_(saved[key].reshape(buffer.shape))
     return policy.eval()

@@ -33,7 +33,7 @@ class Caution:
 
 @wp.func
 def mover_plane(q: Caution, movers: Movers, i: int, k: int, own: Own, wanted: wp.vec3) -> wp.vec4:
-    """Return the half-space of commands that avoid mover k, taken as a ball of its width as near in height as it reaches."""
+    """Return the half-space of commands that avoid mover k, treated as a ball at the mover's height nearest to the drone."""
     place = movers.place[i, k]
     motion = movers.motion[i, k]
     vel = wp.vec3(motion[0], motion[1], motion[2])
@@ -96,7 +96,7 @@ class Guard:
 
 @wp.func
 def guarded(g: Guard, i: int, own: Own, seen: Seen, movers: Movers, command: wp.vec3) -> wp.vec3:
-    """Return the nearest command outside the velocity obstacles if the guard is on, else the command.
+    """Return the allowed command nearest to `command`, outside all velocity obstacles; if the guard is off, `command`.
 
     `read_movers` must have been called before.
     """
@@ -122,12 +122,12 @@ def avoid(
 
 
 def num_planes(env_cfg: NavigationConfig) -> int:
-    """Return the largest number of half-spaces of one drone."""
+    """Return the largest number of half-spaces that one drone can have."""
     return NEAREST + env_cfg.lidar_azimuths + HEIGHTS
 
 
 def guard_of(env_cfg: NavigationConfig, planes: torch.Tensor, on: bool = True) -> Guard:
-    """Return ORCA's parameters for an env; `planes` [N, num_planes, 4] is its buffer, which is not used unless `on`."""
+    """Return ORCA's parameters for an env; `planes`, [N, num_planes, 4], is its buffer. If `on` is false, the guard is off."""
     guard, q = Guard(), Caution()
     q.body, q.limit = env_cfg.collision_radius_m + SKIN_M, env_cfg.speed_limit
     q.floor, q.ceiling = env_cfg.min_height_m + SKIN_M, env_cfg.max_height_m - SKIN_M

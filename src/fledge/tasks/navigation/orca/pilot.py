@@ -1,4 +1,4 @@
-"""The scripted policy `orca`: velocity obstacles on the drone's sensors; also a shield."""
+"""The scripted policy `orca`: avoids the velocity obstacles that the drone's sensors show; also a shield (safety filter)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class OrcaBuffers(Buffers):
 
 
 class OrcaPilot(Steering):
-    """Flies to the goal at full speed; if a velocity obstacle forbids that, by the allowed command nearest to it."""
+    """Flies to the goal at full speed or, if a velocity obstacle forbids that, with the nearest allowed velocity."""
 
     def get_name(self) -> str:
         return "orca"

@@ -65,7 +65,10 @@ def normal_of(plane: wp.vec4) -> wp.vec3:
 def on_line(
     planes: wp.array2d(dtype=wp.vec4), i: int, a: int, b: int, back: float, wanted: wp.vec3, limit: float
 ) -> Answer:
-    """Return the point nearest to `wanted` on the line of planes a and b, allowed by `limit` and planes 0 .. b - 1."""
+    """Return the allowed point nearest to `wanted` on the line where planes a and b meet.
+
+    Allowed are points within the speed `limit` and planes 0 .. b - 1; all planes are moved back by `back`, m/s.
+    """
     answer = Answer()
     na = normal_of(planes[i, a])
     nb = normal_of(planes[i, b])
@@ -102,7 +105,10 @@ def on_line(
 
 @wp.func
 def on_plane(planes: wp.array2d(dtype=wp.vec4), i: int, a: int, back: float, wanted: wp.vec3, limit: float) -> Answer:
-    """Return the point nearest to `wanted` on plane a that the speed `limit` and planes 0 .. a - 1 allow."""
+    """Return the allowed point nearest to `wanted` on plane a.
+
+    Allowed are points within the speed `limit` and planes 0 .. a - 1; all planes are moved back by `back`, m/s.
+    """
     answer = Answer()
     n = normal_of(planes[i, a])
     b = planes[i, a][3] - back
@@ -130,7 +136,10 @@ def on_plane(planes: wp.array2d(dtype=wp.vec4), i: int, a: int, back: float, wan
 def nearest_allowed(
     planes: wp.array2d(dtype=wp.vec4), i: int, count: int, back: float, wanted: wp.vec3, limit: float
 ) -> Answer:
-    """Return the point nearest to `wanted` that `limit` and all planes, moved by `back`, allow (R. Seidel, 1991)."""
+    """Return the allowed point nearest to `wanted`, by R. Seidel's incremental linear programming (1991).
+
+    Allowed are points within the speed `limit` and all planes, which are moved back by `back`, m/s.
+    """
     answer = Answer()
     v = wanted
     length = wp.length(v)

@@ -68,7 +68,7 @@ def beam_gap(i: int, p: Params, obs: Obs) -> float:
 
 @wp.func
 def read_step(i: int, p: Params, drones: Drones, obs: Obs, movers: wp.vec2) -> Step:
-    """Return the inputs of the reward terms; `movers` has the mean log distance to moving obstacles and the shortest, m."""
+    """Return the inputs of the reward terms; `movers` is the result of `observe_obstacles`."""
     s = Step()
     to_goal = drones.goal[i] - drones.pos[i]
     s.seconds = drones.elapsed[i]

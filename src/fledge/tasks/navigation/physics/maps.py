@@ -68,14 +68,18 @@ class MapBank:
         return torch.zeros(shape, dtype=dtype, device=self.device)
 
     def _check_memory(self) -> None:
+        """Raise MemoryBudgetError if the maps of all slots do not fit into memory."""
         cfg = self.cfg
         per_map = CELLS * CELLS + 20 * cfg.static_obstacles + 12 * cfg.moving_obstacles * (3 + cfg.decimation)
         need, have = self.slots * per_map, available_bytes(self.device)
         if need > 0.8 * have:
+            most = int(0.8 * have / per_map) - (self.slots - self.active)
             name = "env.num_envs (with env.fresh_maps)" if cfg.fresh_maps else "env.num_maps"
+            fix = f"lower {name} to at most {most:,}"
+            if most < 1:
+                fix = "raise env.map_refresh_steps, or lower env.moving_obstacles or env.decimation"
             raise MemoryBudgetError(
-                f"{self.slots:,} maps need {need / 2**30:.1f} GiB, but {have / 2**30:.1f} GiB are available: "
-                f"lower {name} to at most {int(0.8 * have / per_map):,}."
+                f"{self.slots:,} maps need {need / 2**30:.1f} GiB, but {have / 2**30:.1f} GiB are available: {fix}."
             )
 
     def crowd_calls(self) -> list[Call]:
@@ -91,7 +95,7 @@ class MapBank:
         return round(self.cfg.moving_obstacles * shares[position % len(shares)])
 
     def set_movers_share(self, share: float) -> None:
-        """Set the share of moving obstacles that is active on every map, for a curriculum; it is the same for each kind."""
+        """Set the share of moving obstacles, 0 to 1, that is active on every map; a curriculum raises it."""
         self.wait()
         self._share = share
         self.tensors["count"].copy_(self._shown(self.tensors["placed"]))
@@ -111,7 +115,7 @@ class MapBank:
         self.tensors["born"][index] = born
 
     def build(self, slots: np.ndarray, crowd: bool = True) -> None:
-        """Build the forests, and if `crowd` the crowds, of some slots from their keys, in parallel threads."""
+        """Build the forests of some slots from their keys, in parallel threads; with `crowd`, also place their obstacles."""
         if len(slots):
             shards = self.launcher.shards(len(slots))
             build = self._build_on_this_thread

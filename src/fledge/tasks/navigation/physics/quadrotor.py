@@ -58,7 +58,7 @@ def yaw_of(q: wp.quat) -> float:
 
 @wp.func
 def lee_wrench(body: Body, cmd_vel_w: wp.vec3) -> wp.vec4:
-    """Return the body torque (3) and collective thrust (1) that steer towards a velocity, for the nominal mass."""
+    """Return the body torque, N m (3), and the collective thrust, N (1), that steer the nominal drone towards a velocity."""
     rot = wp.quat_to_matrix(body.quat)
     acc = VELOCITY_GAIN * (cmd_vel_w - body.vel) + wp.vec3(0.0, 0.0, GRAVITY)
     b3 = wp.normalize(acc)
@@ -83,7 +83,7 @@ def lee_wrench(body: Body, cmd_vel_w: wp.vec3) -> wp.vec4:
 
 @wp.func
 def rotor_response(thrust: float, throttle: float) -> float:
-    """Return the next throttle of a rotor for a desired thrust, N."""
+    """Return the throttle of a rotor after one physics step, 0 to 1, for a desired thrust, N."""
     target = wp.sqrt(wp.clamp(thrust / MAX_THRUST, 0.0, 1.0))
     return throttle + ROTOR_FILTER * (target - throttle)
 

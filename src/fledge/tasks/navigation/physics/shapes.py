@@ -57,13 +57,13 @@ def height_of(kind: int) -> float:
 
 @wp.func
 def overlaps_height(kind: int, dz: float, radius: float) -> bool:
-    """Return whether an obstacle is within `radius` of a drone's height; `dz` is its centre's height above the drone, m."""
+    """Return whether an obstacle is within `radius` of a drone's height; `dz` is the height of its centre above it, m."""
     return is_standing(kind) or wp.abs(dz) <= 0.5 * height_of(kind) + radius
 
 
 @wp.func
 def is_touching(kind: int, away: wp.vec3, radius: float) -> bool:
-    """Return whether an obstacle is within `radius` of a drone; `away` is the vector from the drone to its centre, m."""
+    """Return whether an obstacle is within `radius` of a drone; `away` points from the drone to the obstacle's centre, m."""
     reach = 0.5 * width_of(kind) + radius
     level = away[0] * away[0] + away[1] * away[1] <= reach * reach
     return level and overlaps_height(kind, away[2], radius)
@@ -71,7 +71,7 @@ def is_touching(kind: int, away: wp.vec3, radius: float) -> bool:
 
 @wp.func
 def slab(o: float, d: float, half: float) -> wp.vec2:
-    """Return the distances t at which a ray o + t * d enters and leaves the range ±half; (INF, -INF) if it misses it."""
+    """Return the distances t at which a ray o + t * d enters and leaves the interval ±half; (INF, -INF) if it misses."""
     if wp.abs(d) > 1.0e-9:
         t0 = (-half - o) / d
         t1 = (half - o) / d
@@ -83,7 +83,7 @@ def slab(o: float, d: float, half: float) -> wp.vec2:
 
 @wp.func
 def circle(o: wp.vec3, d: wp.vec3, radius: float) -> wp.vec2:
-    """Return the distances at which a ray enters and leaves an upright cylinder at the origin; (INF, -INF) if never."""
+    """Return the distances at which a ray enters and leaves an upright cylinder at the origin; (INF, -INF) if it misses."""
     a = d[0] * d[0] + d[1] * d[1]
     c = o[0] * o[0] + o[1] * o[1] - radius * radius
     if a > 1.0e-12:

@@ -105,7 +105,8 @@ class Maps:
 
 @wp.struct
 class Beams:
-    """Elevations of the LiDAR in [G] groups of four, padded with the last, and of the beams that detect collisions."""
+    """Tangents and cosines of beam elevations: of the LiDAR, [G] groups of four, padded with the last elevation; and of the
+    four beams that detect collisions."""
 
     slope: wp.array(dtype=wp.vec4)
     cosine: wp.array(dtype=wp.vec4)

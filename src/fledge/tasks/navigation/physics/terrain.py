@@ -178,7 +178,7 @@ def rasterise(
 
 @wp.func
 def reach(value: wp.uint8) -> int:
-    """Return the distance in cells that a cell of this value implies for its neighbour."""
+    """Return an upper bound on a cell's distance to the nearest column, in cells, from the value of a neighbouring cell."""
     return wp.where(int(value) >= SOLID, 1, int(value) + 1)
 
 

@@ -16,17 +16,17 @@ class PlannerConfig:
 
     headings: int = setting(32, at_least=1, at_most=360)
     """Number of candidate directions, evenly spaced, starting with the direction to the goal."""
-    slow: float = setting(0.7, above=0)
+    slow: float = setting(0.7, above=0, at_most=1000)
     """Lowest candidate speed, m/s; at most env.speed_limit."""
-    middle: float = setting(1.4, above=0)
+    middle: float = setting(1.4, above=0, at_most=1000)
     """Middle candidate speed, m/s; at most env.speed_limit."""
-    fast: float = setting(2.0, above=0)
+    fast: float = setting(2.0, above=0, at_most=1000)
     """Highest candidate speed, m/s; at most env.speed_limit."""
-    climb: float = setting(1.0, at_least=0)
+    climb: float = setting(1.0, at_least=0, at_most=1000)
     """Vertical speed of climbing and descending candidates, m/s; at most env.speed_limit. 0: level candidates only."""
     horizon_s: float = setting(3.0, above=0, at_most=20)
     """Time over which every candidate is predicted, s."""
-    brief_s: float = setting(1.0, at_least=0)
+    brief_s: float = setting(1.0, at_least=0, at_most=20)
     """Each command is also a candidate for this time only, followed by a stop, s; 0: no such candidates."""
     step_s: float = setting(0.1, above=0, at_most=1)
     """Time step of the prediction, s."""
@@ -34,25 +34,25 @@ class PlannerConfig:
     """Safety distance that is added to the drone's radius, m; coming nearer counts as a collision."""
     margin_m: float = setting(0.43, above=0, at_most=0.5)
     """Desired clearance from static obstacles, m."""
-    margin_cost: float = setting(0.6, at_least=0)
+    margin_cost: float = setting(0.6, at_least=0, at_most=1_000_000)
     """Cost per metre of clearance from static obstacles that is missing to margin_m, at each prediction step."""
-    mover_margin_m: float = setting(1.0, at_least=0)
+    mover_margin_m: float = setting(1.0, at_least=0, at_most=1000)
     """Desired clearance from moving obstacles, m; larger, since they may turn."""
-    mover_cost: float = setting(1.5, at_least=0)
+    mover_cost: float = setting(1.5, at_least=0, at_most=1_000_000)
     """Cost per metre of clearance from moving obstacles that is missing to mover_margin_m, at each prediction step."""
-    fading_s: float = setting(2.0, above=0)
+    fading_s: float = setting(2.0, above=0, at_most=1_000_000)
     """Time in which both clearance costs decay to 1/e, since predictions get less certain, s."""
-    crash_cost: float = setting(100.0, above=0)
+    crash_cost: float = setting(100.0, above=0, at_most=1_000_000)
     """Cost of an immediate collision, in metres of path."""
-    crash_relief: float = setting(20.0, at_least=0)
+    crash_relief: float = setting(20.0, at_least=0, at_most=1_000_000)
     """Decrease of the collision cost per second until the collision, m/s."""
     lag_s: float = setting(0.15, at_least=0, at_most=1)
     """Lag of the predicted acceleration behind its command, because the drone must tilt first, s; 0: only velocity lags."""
-    ways_every: int = setting(5, at_least=0)
+    ways_every: int = setting(5, at_least=0, at_most=1_000_000)
     """Decisions between two searches for the shortest path on the remembered map; 0: distances are straight lines."""
-    narrow: float = setting(1.0, at_least=0)
+    narrow: float = setting(1.0, at_least=0, at_most=1000)
     """Share by which path segments count as longer at 0.3 to 0.4 m from a LiDAR hit; half of it at 0.4 to 0.5 m."""
-    alarm_s: float = setting(1.5, above=0)
+    alarm_s: float = setting(1.5, above=0, at_most=1000)
     """When the planner is a shield (safety filter): replace commands that lead to a collision within this time, s."""
     guard: bool = False
     """Replace the chosen command by the nearest one outside all velocity obstacles, as the safety filter `orca` does."""

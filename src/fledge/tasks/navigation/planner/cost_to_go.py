@@ -97,7 +97,8 @@ def update_cost(w: CostToGo, m: LocalMap, i: int, pos: wp.vec3, body: float, fre
 
 @wp.func
 def cost_from(w: CostToGo, i: int, x: float, y: float) -> float:
-    """Return the interpolated length of the shortest path from a point to the goal, m; off the grid, of a straight line."""
+    """Return the length of the shortest path from a point to the goal, m, interpolated in the grid; off the grid, the
+    length of a straight line."""
     away = wp.sqrt(x * x + y * y)
     if w.every == 0 or away < 1.0:
         return away

@@ -83,7 +83,7 @@ def place_of(m: LocalMap, ix: int, iy: int) -> int:
 
 @wp.func
 def bands_between(low: float, high: float) -> wp.uint32:
-    """Return the bits of the bands that a range of heights touches."""
+    """Return a bit mask of the height bands that the heights from `low` to `high`, m, touch."""
     a = wp.clamp(int(wp.floor(low * INV_BAND)), 0, BANDS - 1)
     b = wp.clamp(int(wp.floor(high * INV_BAND)), -1, BANDS - 1)
     if a > b:
@@ -93,7 +93,7 @@ def bands_between(low: float, high: float) -> wp.uint32:
 
 @wp.func
 def wipe_line(m: LocalMap, i: int, line: int, along_x: int):
-    """Clear one line of cells, which will be reused on the other side of the window."""
+    """Clear one row or column of cells, whose memory is reused on the other side of the window."""
     for k in range(m.size):
         at = wp.where(along_x == 1, place_of(m, line, k), place_of(m, k, line))
         m.cells[i, at] = wp.uint64(0)
@@ -121,7 +121,7 @@ def roll(m: LocalMap, i: int, ix: int, iy: int, forget: int):
 
 @wp.func
 def draw_hit(m: LocalMap, i: int, ix: int, iy: int, bands: wp.uint32):
-    """Draw the rings around a hit, unless its bands are in the map already."""
+    """Mark the rings around a hit in the map, unless all of its height bands are marked already."""
     known = wp.uint32(m.cells[i, place_of(m, ix, iy)] & wp.uint64(0xFFFF))
     if (known & bands) == bands:
         return
@@ -154,7 +154,8 @@ def remember(m: LocalMap, i: int, seen: Seen, pos: wp.vec3, yaw: float):
 
 @wp.func
 def ring_at(m: LocalMap, i: int, x: float, y: float, bands: wp.uint32) -> int:
-    """Return the ring of the remembered hit of these bands nearest to a point; 8 if there is none, or off the map."""
+    """Return the ring, 0 to 7, of the remembered hit nearest to a point in these height bands; 8 if there is none, or if
+    the point is off the map."""
     ix = to_cell(x)
     iy = to_cell(y)
     c = m.centre[i]

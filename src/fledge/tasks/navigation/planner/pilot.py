@@ -42,7 +42,7 @@ def check_memory(cfg: PlannerConfig, env_cfg: NavigationConfig, count: int, devi
 
 
 class PlannerPilot(Steering):
-    """Predicts the flight by each of a few hundred commands, among LiDAR hits and the nearest movers; flies the cheapest.
+    """Predicts the flight under each of a few hundred commands, among LiDAR hits and movers, and flies the cheapest.
 
     Args:
         cfg: Candidates and costs.

@@ -139,7 +139,7 @@ def body_now(s: Search, m: LocalMap, i: int, movers: Movers, own: Own) -> wp.vec
 
 @wp.func
 def gaps_at(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, at: wp.vec3, t: float) -> wp.vec2:
-    """Return the gaps between the drone at a point and static obstacles, and movers, m; a negative gap is a collision."""
+    """Return for a drone at a point its gap to static obstacles and its gap to movers, m; a negative gap is a collision."""
     if (at[2] < s.floor and at[2] < own.pos[2]) or (at[2] > s.ceiling and at[2] > own.pos[2]):
         return wp.vec2(-1.0, -1.0)
     return wp.vec2(column_gap(s, m, i, at) - own.body[0], nearest_mover(movers, i, at, t) - own.body[1])
@@ -165,7 +165,7 @@ def position_at(s: Search, own: Own, command: wp.vec3, brief: int, k: int) -> wp
 
 @wp.func
 def to_go(w: CostToGo, i: int, own: Own, at: wp.vec3) -> float:
-    """Return the length of the shortest path from a point to the goal, m, with the difference in height."""
+    """Return the length of the shortest path from a point to the goal, m, including the difference in height."""
     flat = cost_from(w, i, at[0], at[1])
     up = own.goal[2] - at[2]
     return wp.sqrt(flat * flat + up * up)

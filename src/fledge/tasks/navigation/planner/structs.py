@@ -49,7 +49,7 @@ def buffer_bytes(cfg: PlannerConfig, env_cfg: NavigationConfig) -> int:
 
 
 def within_limit(cfg: PlannerConfig, limit: float) -> PlannerConfig:
-    """Return the settings with speeds up to `limit`, since faster commands, clipped per axis, would change direction."""
+    """Return the settings with candidate speeds of at most `limit`, m/s: clipping faster commands would turn them."""
     speeds = {name: min(getattr(cfg, name), limit) for name in ("slow", "middle", "fast", "climb")}
     return dataclasses.replace(cfg, **speeds)
 
@@ -85,6 +85,7 @@ def bind_planner(cfg: PlannerConfig, env_cfg: NavigationConfig, tensors: Mapping
 
 
 def make_search(cfg: PlannerConfig, env_cfg: NavigationConfig, device: torch.device) -> search.Search:
+    """Return the data that all searches share: candidates, predicted responses, costs and limits."""
     s = search.Search()
     times = (np.arange(round(cfg.horizon_s / cfg.step_s)) + 1.0) * cfg.step_s
     s.commands = array(search.candidates(cfg), device, wp.vec3)

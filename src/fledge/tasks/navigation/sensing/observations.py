@@ -24,9 +24,9 @@ PLAN_HEADINGS = 32
 class SensorConfig:
     """Settings of sensors and observations."""
 
-    lidar_range_m: float = setting(4.0, above=0, resume="weights", shapes="lidar")
+    lidar_range_m: float = setting(4.0, above=0, at_most=100, resume="weights", shapes="lidar")
     """Range of LiDAR and of obstacle detection, m."""
-    lidar_azimuths: int = setting(36, at_least=1, resume="weights", shapes="lidar")
+    lidar_azimuths: int = setting(36, at_least=1, at_most=3600, resume="weights", shapes="lidar")
     """Number of LiDAR azimuths, counter-clockwise from straight ahead."""
     lidar_elevations_deg: list[float] = setting(
         [-10.0, 0.0, 10.0, 20.0], above=-89, below=89, items=(1, 64), resume="weights", shapes="lidar"
@@ -40,9 +40,9 @@ class SensorConfig:
     """Observe the planner's command and its predictions for 32 headings, computed from present and past LiDAR scans."""
     grid_map: bool = setting(False, resume="weights", shapes="grid_map")
     """Observe an occupancy grid centred on the drone, in the goal frame."""
-    grid_size: int = setting(64, at_least=1, resume="weights", shapes="grid_map")
+    grid_size: int = setting(64, at_least=1, at_most=1024, resume="weights", shapes="grid_map")
     """Cells along each side of the occupancy grid."""
-    grid_resolution_m: float = setting(0.125, above=0, resume="weights", shapes="grid_map")
+    grid_resolution_m: float = setting(0.125, above=0, at_most=100, resume="weights", shapes="grid_map")
     """Side of a cell of the occupancy grid, m."""
 
     @property

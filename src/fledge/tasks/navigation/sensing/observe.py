@@ -63,7 +63,7 @@ def scan(first: int, only_ended: int, p: Params, maps: Maps, beams: Beams, drone
 
 @wp.func
 def scan_movers(i: int, p: Params, maps: Maps, beams: Beams, drones: Drones, obs: Obs):
-    """Shorten beams that hit moving obstacles: for each obstacle in range, only at the azimuths that it can cover."""
+    """Shorten the beams that hit moving obstacles; each obstacle is tested only at the azimuths that it can cover."""
     slot = drones.slot[i]
     pos = drones.pos[i]
     yaw = yaw_of(drones.quat[i])
@@ -154,8 +154,8 @@ def observe_self(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs):
 def observe_obstacles(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs) -> wp.vec2:
     """Write the observation `dynamic_obstacle`, the nearest moving obstacles within range, and return two figures of them.
 
-    They are the mean logarithm of the distances to their surfaces (absent obstacles count as at the range), and the smallest
-    distance, m.
+    The figures are the mean logarithm of the distances to the obstacles' surfaces, where a missing obstacle counts as being
+    at the LiDAR's range, and the smallest of these distances, m.
     """
     slot = drones.slot[i]
     pos = drones.pos[i]
@@ -209,7 +209,7 @@ def observe_obstacles(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs) -
 
 @wp.kernel(enable_backward=False)
 def draw_grid(first: int, only_ended: int, p: Params, maps: Maps, drones: Drones, result: Result, obs: Obs):
-    """Write the observation `grid_map`, one thread per row: r counts forward, c to the left, the drone is in the middle.
+    """Write the observation `grid_map`, one thread per row: rows count forward, columns to the left, the drone is central.
 
     A cell is occupied if a column or moving obstacle covers it at the drone's height, give or take the drone's radius.
     """

@@ -1,1 +1,1 @@
-"""How navigation is shown: recordings, pictures, the browser."""
+"""Recordings, pictures and browser view of navigation."""

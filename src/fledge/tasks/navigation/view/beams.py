@@ -21,7 +21,7 @@ def cast_columns(
     end = reach * level
     with np.errstate(divide="ignore", invalid="ignore"):
         ground = np.where(rise < 0, z / -rise, np.inf)
-    meets = (ground < end) & (np.abs(x + ground * dx) < HALF_M) & (np.abs(y + ground * dy) < HALF_M)
+        meets = (ground < end) & (np.abs(x + ground * dx) < HALF_M) & (np.abs(y + ground * dy) < HALF_M)
     end = np.where(meets, np.maximum(ground, 0.0), end)
     hit, along = meets.copy(), np.zeros(len(end))
     flying = np.arange(len(end))

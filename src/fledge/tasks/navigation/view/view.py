@@ -160,7 +160,10 @@ def drone_and_goal(track: Trajectory) -> tuple[SceneObject, SceneObject]:
 
 
 def boxes_of(cells: np.ndarray) -> np.ndarray:
-    """Return the solid cells of a map [CELLS, CELLS] as few boxes [B, 6]: runs of one height along y, joined along x."""
+    """Return boxes that cover the solid cells of a map [CELLS, CELLS]: centre and size along x, y, z, [B, 6] m.
+
+    A box is a run of cells of one height along y, extended along x.
+    """
     boxes: list[tuple[int, int, int, int, int]] = []  # x0, x1, y0, y1, value
     growing: dict[tuple[int, int, int], int] = {}  # (y0, y1, value) -> x0
     for x in range(CELLS + 1):
@@ -181,7 +184,7 @@ def boxes_of(cells: np.ndarray) -> np.ndarray:
 
 
 def detected(track: Trajectory, ids: np.ndarray, pos: np.ndarray) -> np.ndarray | None:
-    """Return which movers the drone observes, [T, K]: the nearest within the LiDAR's range; None if that is not recorded."""
+    """Return which movers the drone observes, [T, K]: the nearest within the LiDAR's range; None without LiDAR geometry."""
     lidar = track.scene.get("lidar")
     if not isinstance(lidar, Mapping):
         return None
@@ -192,7 +195,7 @@ def detected(track: Trajectory, ids: np.ndarray, pos: np.ndarray) -> np.ndarray 
 
 
 def nearest(crowd: Tensor, away: Tensor, kinds: Tensor) -> dict[str, Tensor]:
-    """Return the entries mover, crowd and crowd_id of `snapshot`, from positions [n, M, 3] and distances of M movers."""
+    """Return mover, crowd and crowd_id, as in `snapshot`, from the movers' positions [n, M, 3] and distances [n, M], m."""
     index = torch.arange(len(crowd), device=crowd.device)
     distance, order = away.topk(min(NEAR, away.shape[1]), largest=False)
     first = order[:, 0]

@@ -1,0 +1,75 @@
+"""Check paths that users pass in, and explain in one sentence why a path cannot be used."""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import os
+import stat
+from pathlib import Path
+
+from fledge.core.errors import ConfigError
+
+LISTED = 8  # names that a hint lists
+CANNOT_BE = {
+    errno.ENAMETOOLONG: "its name is too long for the file system. Check the path",
+    errno.ELOOP: "it is a link that leads back to itself. Replace the link",
+    errno.EACCES: "this user has no permission. Change the permissions, or choose another path",
+    errno.EPERM: "this user has no permission. Change the permissions, or choose another path",
+    errno.EROFS: "its file system is read-only. Choose another path",
+    errno.EMFILE: "this process has too many open files. Raise the limit with ulimit -n",
+    errno.ENFILE: "the system has too many open files. Close other programs",
+    errno.ENOSPC: "the disk is full. Free some space, or choose another path",
+    errno.EISDIR: "it is a folder, but a file is needed. Choose another path",
+    errno.EEXIST: "there is a file where a folder is needed. Choose another path",
+    errno.ENOTDIR: "there is a file where a folder is needed. Choose another path",
+}
+
+
+def os_error_message(error: OSError) -> str:
+    """Return a sentence that says which path the operating system refused, why, and what to do."""
+    reason = CANNOT_BE.get(error.errno or 0, f"{error.strerror or error}. Choose another path")
+    return f"{shorten(error.filename or 'The output')} cannot be used: {reason}."
+
+
+def shorten(value: object) -> str:
+    """Return a value as text; of more than 200 characters, keep only the first and last 60."""
+    text = str(value)
+    return text if len(text) <= 200 else f"{text[:60]}…{text[-60:]}"
+
+
+def check_readable(path: Path) -> Path:
+    """Return the path of a regular file or a folder; raise ConfigError, with a hint, if there is neither."""
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise ConfigError(f"There is no {shorten(path)}.{path_hint(path)}") from None
+    except (OSError, ValueError) as error:
+        told = os_error_message(error) if isinstance(error, OSError) else f"{str(path)!r} is not a path: {error}."
+        raise ConfigError(told) from None
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise ConfigError(f"{path} cannot be read.{path_hint(path)}")
+    return path
+
+
+def path_hint(path: Path) -> str:
+    """Return a hint for a path that is no file or folder: the kind of thing it is, a similar name, or its neighbours."""
+    if path.exists():
+        if path.is_file() or path.is_dir():
+            return ""
+        kind = "a named pipe" if path.is_fifo() else "a socket" if path.is_socket() else "a device"
+        return f" It is {kind}, but must be a file or a folder: write its content to a file first."
+    if path.is_symlink():
+        return f" It is a link to {os.readlink(path)}, which does not exist."
+    folder = path.parent
+    try:
+        names = sorted(each.name for each in folder.iterdir() if not each.name.startswith("."))
+    except FileNotFoundError:
+        return f" There is no folder {folder} either.{path_hint(folder) if folder.parent != folder else ''}"
+    except OSError:
+        return ""
+    where = "The current folder" if str(folder) == "." else str(folder)
+    if near := difflib.get_close_matches(path.name, names, n=1, cutoff=0.6):
+        return f" Did you mean {folder / near[0]}?"
+    more = ", …" if len(names) > LISTED else ""
+    return f" {where} has {', '.join(names[:LISTED])}{more}." if names else f" {where} is empty."
