@@ -60,7 +60,7 @@ class SumTree:
             level[touched] = below[left] + np.where(left + 1 < len(below), below[right], 0.0)
 
     def find(self, values: np.ndarray) -> np.ndarray:
-        """Return the slot that each value in [0, total) falls into; slots are adjacent intervals, as long as their priority."""
+        """Return the slot that each value in [0, total) falls into; slots are adjacent intervals as long as their priority."""
         rest = np.array(values, np.float64)
         node = np.zeros(rest.shape, np.int64)
         for level in reversed(self._levels[:-1]):
