@@ -86,7 +86,7 @@ class PolicyResult:
         return self._score(np.ones(self.episodes, bool))[1]
 
     def by_class(self) -> dict[str, dict[str, Any]]:
-        """Return the primary metric of each class of episodes that occurred."""
+        """Return primary metric, 95 % interval and number of episodes, by name of the class (`TaskMetrics.classes`)."""
         table, head = {}, self.primary_metric
         for index, name in enumerate(self.classes):
             if (chosen := self.kinds == index).any():
@@ -204,7 +204,10 @@ def fly_wave(
     recorder: Recorder | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> None:
-    """Fly one episode in every env, and write the results to `result` from index `first` on, up to its last index."""
+    """Fly one episode in every env, and write the results to `result` from index `first` on.
+
+    Episodes beyond the length of `result` are left out.
+    """
     active = torch.arange(env.num_envs) < result.episodes - first
     last = first + int(active.sum())
     out = env.make_buffers()
