@@ -61,9 +61,13 @@ def shot_ranges(frames: Frames, envelope: Envelope) -> np.ndarray:
 def predicted_misses(
     frames: Frames, envelope: Envelope, owner: int, slot: int, manoeuvres: Sequence[Manoeuvre]
 ) -> np.ndarray:
-    """Return the closest approach of a missile if its target flies a manoeuvre from a frame on, [manoeuvres, T] m.
+    """Return the predicted closest approach of one missile, [manoeuvres, T] m, if its target begins a manoeuvre at a frame.
 
-    It is NaN where the missile does not fly, and everywhere if the frames lack the burn time of its motor.
+    NaN in frames in which the missile is not in flight, and in all frames if they lack `missile_motor_s`.
+
+    Args:
+        owner: Side that fired the missile.
+        slot: Index of the missile among those of its side.
     """
     found = np.full((len(manoeuvres), len(frames["time_s"])), np.nan)
     steps = np.flatnonzero(frames["missile_alive"][:, owner, slot])
