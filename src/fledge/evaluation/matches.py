@@ -48,7 +48,7 @@ class Match:
     highlights: list[Trajectory] = dataclasses.field(default_factory=list)
     """The most interesting fights, if requested; outcomes are the first agent's."""
     notes: Notes = dataclasses.field(default_factory=dict)
-    """Notes of the task's MatchStats, [fights, 2]: first agent, second agent."""
+    """Numbers that the task's MatchStats recorded, by name, [fights, 2] each: first agent, second agent."""
     starts: Sequence[str] = ()
     random_starts: Sequence[str] = ()
     """Kinds of starts, as in MatchStats."""
