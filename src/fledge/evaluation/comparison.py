@@ -57,8 +57,10 @@ class EvalRequest:
         self.foreign = self.foreign and os.fspath(self.foreign)
 
     def env_overrides(self) -> list[list[str]]:
-        """Return the overrides of each env config to fly in: one list for each value of `vary`; a
-        single list if `vary` is None."""
+        """Return the overrides of each env config to fly in: one list for each value of `vary`.
+
+        If `vary` is None, there is one env config.
+        """
         varied = [[f"{self.vary[0]}={value}"] for value in self.vary[1]] if self.vary else [[]]
         return [[*self.overrides, *words] for words in varied]
 
@@ -113,7 +115,7 @@ def tell_flights(
 ) -> Iterator[str]:
     """Yield messages for the console: which env all policies fly in, and which settings are different for some policies.
 
-    Of each policy, they tell the settings that differ from its training env, and those that differ from the first policy's.
+    For each policy: the settings that differ from its training env, and those that differ from the first policy's env.
     """
     names = [Path(policy.name).name for policy in policies]
     if len(policies) > 1 and request.env_preset is None:
@@ -209,7 +211,7 @@ def fly_with_progress(
 def record(
     path: Path, policy: LoadedPolicy, flight: EvalEnv, result: PolicyResult, request: EvalRequest, label: str
 ) -> dict[str, Any]:
-    """Write a recording of the most interesting episodes; return its path, number of episodes and bytes, by key of a row."""
+    """Write a recording of the most interesting episodes; return path, number of episodes and bytes, to add to a row."""
     facts = {"policy": label, "world": env_label(policy.task, flight.cfg), "seed": request.seed}
     facts["settings"] = json.loads(json.dumps(flat_settings(flight.cfg), default=str))
     done = save_recording(path, policy.task, result.highlights, result.decision_s, facts)

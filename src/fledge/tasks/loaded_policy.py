@@ -123,7 +123,7 @@ class LoadedPolicy:
     def _input_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each observation that the policy reads, without the batch axis.
 
-        An agent that needs an env to know them is first bound to one (`BaseAgent.bind`).
+        An agent whose shapes depend on the env is first bound to one (`BaseAgent.bind`).
         """
         if not self._shapes and self.agent.observes:
             needs_env = type(self.agent).bind is not BaseAgent.bind

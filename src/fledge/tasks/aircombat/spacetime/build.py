@@ -61,7 +61,7 @@ def solve_geometries(
 def farthest_ranges(physics: Physics, launcher: Launcher, dt: float = DT) -> tuple[float, float]:
     """Return two upper bounds for the search of ranges, m: one for r_max, and one for both r_left and r_right.
 
-    They are BEYOND times the ranges of nose-to-nose shots of the fastest shooter, which reach farthest.
+    They are BEYOND times the ranges in the best geometry: nose to nose, with the fastest shooter.
     """
     best = np.array([[OWN[-1], speed, 0, 0] for speed in TARGET])
     largest, _ = solve_geometries(physics, best, launcher, (1.0e6, 1.0e6), dt)

@@ -135,9 +135,10 @@ class Envelope:
     def missile_reach(
         self, own_speed: float, directions_deg: Tensor, duration_s: float, every_s: float = 0.5, dt_s: float = 0.0
     ) -> Tensor:
-        """Return how far a missile fired now gets along directions from the nose [direction, time], m; NaN once it is spent.
+        """Return how far a missile fired now gets along each direction, [direction, time] m; NaN once it is spent.
 
-        A hard turn costs more speed than a wide turn: the method tries several, and takes the farthest.
+        Directions are angles from the shooter's nose, left positive. A hard turn costs more speed than a wide
+        turn: the method tries several, and takes the farthest.
         """
         points, steps, dt = self._times(duration_s, every_s, dt_s)
         directions = torch.deg2rad(directions_deg.to(torch.float32)).contiguous()

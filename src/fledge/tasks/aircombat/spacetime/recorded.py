@@ -36,7 +36,8 @@ def config_of(scene: Mapping[str, Any]) -> AircombatConfig:
     changed = scene.get("physics") or {}
     if not isinstance(changed, Mapping) or not all(str(key).startswith(PHYSICS) for key in changed):
         raise FormatError(
-            f"The recording's physics is {changed!r}, but must be a dict of settings such as missile.burn_s."
+            f"The recording's physics is {changed!r}, but must be a dict of settings such as missile.burn_s. Use another "
+            "recording."
         )
     cfg: AircombatConfig = from_plain(AircombatConfig, nested(dict(changed)))
     check_settings(cfg, "env.")
