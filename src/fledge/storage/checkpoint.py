@@ -268,9 +268,7 @@ def sniff(path: Path) -> str:
     if not head:
         raise FormatError(f"{path} is empty (0 bytes): load another checkpoint.")
     if path.suffix == NATIVE:
-        raise FormatError(
-            f"{path} does not begin like a zip file, as a checkpoint does: it is damaged or of another kind."
-        )
+        raise FormatError(f"{path} does not begin like a checkpoint (a zip file): it is damaged or of another kind.")
     return "safetensors" if path.suffix == ".safetensors" or head[8:9] == b"{" else "pt"
 
 

@@ -21,7 +21,8 @@ from fledge.storage.disk.durable import TEMP_PREFIX, abandoned, folder_lock, wri
 from fledge.storage.format import interop
 from fledge.storage.format.reader import CheckpointFile
 from fledge.storage.history.history import LATEST, latest_name
-from fledge.storage.history.rewriting import WEIGHTS_ONLY, rewrite_whole
+from fledge.storage.history.retention import WEIGHTS_ONLY
+from fledge.storage.history.rewriting import rewrite_whole
 
 ASIDE = "aside"
 State = Literal["good", "damaged", "orphan", "leftover", "in use"]

@@ -28,8 +28,8 @@ from fledge.storage.format.leaves import Leaf
 from fledge.storage.format.reader import CheckpointFile
 from fledge.storage.format.tree import Node
 from fledge.storage.format.writer import MAX_CHAIN, Plans, Written, plain_copy
-from fledge.storage.history.retention import HistoryEntry, Policy, bases_of, best_names, plan
-from fledge.storage.history.rewriting import WEIGHTS_ONLY, is_note, rewrite_weights_only, rewrite_whole
+from fledge.storage.history.retention import WEIGHTS_ONLY, HistoryEntry, Policy, bases_of, best_names, is_note, plan
+from fledge.storage.history.rewriting import rewrite_weights_only, rewrite_whole
 from fledge.storage.saving.handle import CheckpointHandle
 from fledge.storage.saving.saver import AsyncCheckpointSaver
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+WEIGHTS_ONLY = "thin"  # the flag's name in a file's metadata
+
 
 @dataclass(frozen=True)
 class HistoryEntry:
@@ -82,3 +84,11 @@ def bases_of(names: set[str], entries: Sequence[HistoryEntry]) -> set[str]:
             found.add(base)
             todo.append(base)
     return found
+
+
+def is_note(note: Any) -> bool:
+    """Return True if `note` has the fields that `CheckpointHistory.save` writes into a file's metadata."""
+    if not isinstance(note, dict):
+        return False
+    numbers = all(type(note.get(key)) is int for key in ("step", "sequence"))
+    return numbers and type(note.get(WEIGHTS_ONLY)) is bool and type(note.get("metric", "")) in (float, type(None))

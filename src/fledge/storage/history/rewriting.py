@@ -18,8 +18,8 @@ from fledge.storage.format.leaves import TORCH_DTYPES, Leaf, bytes_of, restore
 from fledge.storage.format.reader import CheckpointFile, check_opens
 from fledge.storage.format.tree import Node, children, leaf_numbers, with_children
 from fledge.storage.format.writer import Written, copy_members
+from fledge.storage.history.retention import WEIGHTS_ONLY
 
-WEIGHTS_ONLY = "thin"  # the flag's name in a file's metadata
 _ROUNDED = {"float64", "float32"}  # dtypes that may be rounded
 
 
@@ -80,11 +80,3 @@ def _renumber(node: Node, new: dict[int, int]) -> Any:
     if tag == "items":
         return {"items": [[key, _renumber(item, new)] for key, item in body]}
     return {tag: _renumber(body, new)}  # a node, or a list of nodes and plain values
-
-
-def is_note(note: Any) -> bool:
-    """Return True if `note` has the fields that `CheckpointHistory.save` writes into a file's metadata."""
-    if not isinstance(note, dict):
-        return False
-    numbers = all(type(note.get(key)) is int for key in ("step", "sequence"))
-    return numbers and type(note.get(WEIGHTS_ONLY)) is bool and type(note.get("metric", "")) in (float, type(None))
