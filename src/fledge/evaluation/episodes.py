@@ -86,7 +86,7 @@ class PolicyResult:
         return self._score(np.ones(self.episodes, bool))[1]
 
     def by_class(self) -> dict[str, dict[str, Any]]:
-        """Return primary metric, 95 % interval and number of episodes for each class of episodes that occurred, by its name."""
+        """Return primary metric, 95 % interval and number of episodes, by name of each class that occurred."""
         table, head = {}, self.primary_metric
         for index, name in enumerate(self.classes):
             if (chosen := self.kinds == index).any():
