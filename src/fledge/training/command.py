@@ -38,7 +38,7 @@ TRIAL_STEPS = 3  # of a user's reward, before the run starts
 
 @dataclass
 class TrainingResult:
-    """What `run_training` returns: the folder and task of the run, its last metrics, and whether it was interrupted."""
+    """Result of `run_training`: the folder and task of the run, its last metrics, and whether it was interrupted."""
 
     folder: Path
     task: Task
