@@ -117,7 +117,7 @@ class DictReplayBuffer(EpisodeStore):
     # ---- adding ------------------------------------------------------------------------------------------------
 
     def add(self, episode: Mapping[str, Any]) -> None:
-        """Add one episode: arrays or tensors [T, ...] per key, compressed frames or text (see `ingest`)."""
+        """Add one episode: arrays or tensors [T, ...] per key, or compressed frames or text (see `ingest.forms`)."""
         with self.lock, self._restore_schema_on_error():
             entries = named_values("episode", episode)
             self._settle(episode_names(entries))
@@ -142,7 +142,12 @@ class DictReplayBuffer(EpisodeStore):
             return stored
 
     def flush(self, obs: Mapping[str, Any] | None = None) -> int:
-        """Store open episodes as they are and return their number; `obs` [N, ...] are the next observations, if known."""
+        """Store the episodes that have not ended yet, and return how many were stored.
+
+        Args:
+            obs: Next observations [N, ...], if known. Without them, a buffer with `next_X` keys drops the last transition of
+                each episode.
+        """
         with self.lock:
             self._check_alive()
             if self.open is None:

@@ -135,7 +135,7 @@ class EpisodeStore:
 
 
 class Episodes(Sequence[torch.Tensor]):
-    """Frames of one key, [T, ...] per episode, oldest first, decoded on access; [T + 1, ...] if `next_X` is derived."""
+    """Episodes of one key X, oldest first, decoded on access: each [T, ...], or [T + 1, ...] if `next_X` is a key too."""
 
     def __init__(self, data: EpisodeStore, key: str) -> None:
         self._data, self._key = data, key

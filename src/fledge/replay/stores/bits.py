@@ -76,7 +76,7 @@ class BitStore(Store):
 
 
 def pack_frames(frames: np.ndarray, stride: int) -> np.ndarray:
-    """Return a chunk of frames [n, cells] uint8 as bytes."""
+    """Return a chunk of frames [n, cells] uint8 as bytes; a row of a frame has `stride` words of 32 cells (0: no xor)."""
     bits = np.packbits(frames, axis=1, bitorder="little")
     bits = np.pad(bits, ((0, 0), (0, -bits.shape[1] % 4)))
     coded = bits.copy()
