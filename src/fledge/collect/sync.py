@@ -94,7 +94,8 @@ class SyncDataCollector(Collector):
             specs = (other.observation_spec, other.action_spec, other.device)
             if other is first or specs != (first.observation_spec, first.action_spec, first.device):
                 raise ConfigError(
-                    "env has two envs that are one object, or that differ in specs or device: pass separate, equal envs."
+                    "env has two envs that are one object, or that differ in specs or device: pass separate "
+                    "envs with the same specs and device."
                 )
 
     def _allocate(self) -> tuple[TensorDict, list[list[Slot]]]:
