@@ -136,7 +136,7 @@ class GaussianHead(Head):
 
 
 class BetaHead(Head):
-    """NavRL's Beta distribution on [0, 1], scaled to the action's bounds: alpha, beta = 1 + softplus(x) + 1e-6."""
+    """NavRL's Beta distribution on [0, 1], with alpha, beta = 1 + softplus(x) + 1e-6; `to_env` scales to the bounds."""
 
     def __init__(self, inputs: int, spec: TensorSpec) -> None:
         super().__init__()
