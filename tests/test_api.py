@@ -279,7 +279,7 @@ def test_several_policies_fly_in_the_env_of_the_first(run: fledge.Run, capfd: py
     assert {"success", "success_low", "success_high", "episodes", "mean_return"} <= set(table.columns)
     assert type(result.plot()).__name__ == "Figure"
     assert result.plot("control_effort").axes[0].get_xlabel().startswith("control_effort")
-    with pytest.raises(ConfigError, match="'nonsense' is not a figure of every policy"):
+    with pytest.raises(ConfigError, match="'nonsense' is not a number in every row"):
         result.plot("nonsense")
     assert "fledge-nav" in str(result)
     assert max(map(len, str(result).splitlines())) <= 100

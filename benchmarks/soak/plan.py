@@ -1,4 +1,4 @@
-"""Time, folders, counts and faults that all workloads of the soak test share."""
+"""Time, folders, counts and faults of a soak test, which all its workloads share."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import math
 import os
@@ -16,6 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from fledge.monitor import loggers as loggers_module
 from fledge.monitor.loggers import ConsoleLogger, FileLogger, TensorBoardLogger, WandbLogger, open_wandb
+from fledge.monitor.metrics_file import read_metrics
 
 METRICS = {"frames_per_second": 12_345.6, "success_recent": 0.5, "return": -3.25}
 
@@ -303,3 +305,59 @@ def test_on_a_terminal_there_is_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert "50%" in printed
     assert "12,346 decisions/s" in printed
     assert "iteration" not in printed
+
+
+@pytest.mark.parametrize("fits", [0, 7])
+def test_while_the_disk_is_full_metrics_wait_and_are_written_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, fits: int
+) -> None:
+    files = FileLogger(tmp_path)
+    files.log(1, {"loss": 1.0})
+
+    class FullDisk:
+        """Accepts `fits` bytes of the first write, as a disk does that becomes full in the middle of a line."""
+
+        def __init__(self) -> None:
+            self.left = fits
+
+        def write(self, data: bytes) -> int:
+            if not self.left:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            self.left, part = 0, data[: self.left]
+            return files_json.write(part)
+
+    files_json = files._json
+    files._json = FullDisk()  # type: ignore[assignment]
+    files.log(2, {"loss": 2.0})
+    files.log(3, {"loss": 3.0, "eval/success": 0.5})
+    files._json = files_json
+    assert [record.message for record in caplog.records if "metrics wait in memory" in record.message] != []
+    assert len(caplog.records) == 1
+    assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1]
+    files.log(4, {"loss": 4.0})
+    files.log(5, {"loss": 5.0})
+    files.close()
+    assert [row["loss"] for row in lines(tmp_path)] == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert [(row["step"], row["eval/success"]) for row in table(tmp_path)] == [
+        ("1", ""),
+        ("2", ""),
+        ("3", "0.5"),
+        ("4", ""),
+        ("5", ""),
+    ]
+
+
+def test_a_full_disk_at_metrics_csv_alone_is_made_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = FileLogger(tmp_path)
+    files.log(1, {"loss": 1.0})
+
+    def full(path: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(loggers_module, "_replace", full)
+    files.log(2, {"loss": 2.0, "new": 1.0})
+    monkeypatch.undo()
+    files.log(3, {"loss": 3.0})
+    files.close()
+    assert [row["step"] for row in table(tmp_path)] == ["1", "2", "3"]
+    assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1, 2, 3]

@@ -155,7 +155,7 @@ def contents(run: Path) -> dict[str, str]:
             found |= {f"table/{number}/{k}": v for k, v in row.items() if not TIMES.fullmatch(k)}
     for entry in history.entries():
         weights = flat(history.load(entry, keys=["model"]), f"checkpoint/{entry.step}")
-        found |= {**weights, f"checkpoint/{entry.step}/about": [entry.metric, entry.weights_only]}
+        found |= {**weights, f"checkpoint/{entry.step}/metric": entry.metric}  # a kill may leave an older one complete
     for path in sorted((run / "selves").glob("*")):
         found |= flat(load_checkpoint(path), f"{path.name}")
     for path in (run / FOLDER).glob("*.frec"):

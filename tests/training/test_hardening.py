@@ -125,13 +125,13 @@ def test_a_reward_that_fails_is_tried_before_the_run_exists(tmp_path: Path, body
 # ---- disk, signals, names ------------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_is_one_sentence_and_the_last_checkpoint_stays_whole(
+def test_metrics_that_cannot_be_written_are_one_sentence_and_the_last_checkpoint_stays_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = FileLogger.log
 
     def full(self: FileLogger, step: int, metrics: Any) -> None:
-        if step == 3:
+        if step == 3:  # as if too many rows were waiting for space
             raise OSError(errno.ENOSPC, "No space left on device")
         log(self, step, metrics)
 

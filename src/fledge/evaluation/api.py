@@ -83,8 +83,9 @@ def export(
     Args:
         policy: A name, a path, a run or a loaded policy.
         path: File to write: .onnx, .ts (TorchScript), or .fledge (weights alone).
-        task: The policy's task, if it is a class of your own.
-        golden: Also write observations of a flight and the policy's actions on them (.npz), to test other programs with.
+        task: The policy's task. Needed only if the task is a class of your own.
+        golden: Also write observations of a flight and the policy's actions on them to this .npz file, so that
+            other programs can be tested with them.
         settings: Env settings to change in the env config that the file describes, as `fledge.make_env` takes them.
 
     Returns:
@@ -119,8 +120,8 @@ def report(
         path: Page to write. By default report.html in the run's folder.
         episodes: Episodes per policy and env config.
         seed: Seed of the held-out episodes.
-        task: The run's task, if it is a class of your own.
-        vary: A setting and the values to evaluate one after the other.
+        task: The run's task. Needed only if the task is a class of your own.
+        vary: A setting and the values to evaluate one after the other: ("env.moving_obstacles", [0, 40, 80]).
         progress: False prints nothing.
         settings: Settings of the env, as `fledge.make_env` takes them.
     """
@@ -140,7 +141,7 @@ def write_run_report(
     progress: bool | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
-    """Write the page as `report` does; return its path and all figures, JSON-able."""
+    """Write the page as `report` does. Return its path and the results on it, as JSON-able values."""
     folder = Path(getattr(run, "folder", run))
     chosen = task if task is not None else getattr(run, "task", None)
     found = load_policy(folder, chosen).task

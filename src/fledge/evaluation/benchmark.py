@@ -26,7 +26,9 @@ MARKERS = "x^sv+D"  # plot markers of published figures
 
 
 def run_benchmark(task: Task, name: str, request: EvalRequest, only: bool = False) -> BenchmarkResult:
-    """Evaluate the policies of a benchmark, draw its picture if requested, and return the results.
+    """Evaluate a benchmark's reference agents and the requested policies, and return the results.
+
+    If `request.picture` is set, also write the figure to that file.
 
     Args:
         only: Leave out the reference agents.
@@ -71,8 +73,8 @@ class BenchmarkResult:
     """Results of `fledge.benchmark`.
 
     Attributes:
-        figures: All figures, JSON-able.
-        task: The task that has the benchmark.
+        figures: All results, as JSON-able values.
+        task: The task that defines the benchmark.
         columns: Names of the benchmark's env configs.
     """
 
@@ -94,7 +96,7 @@ class BenchmarkResult:
         return use_figures(draw(self.figures, self.columns, self.task.primary_metric))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all figures, JSON-able."""
+        """Return all results, as JSON-able values."""
         return self.figures
 
     def render(self) -> list[Any]:
@@ -116,7 +118,10 @@ def labels(policies: Sequence[LoadedPolicy]) -> list[str]:
 
 
 def tables(figures: dict[str, Any], columns: Sequence[str], primary_metric: str) -> list[Any]:
-    """Return the table for the console: scores with intervals in each env, published figures, time of a decision."""
+    """Return a list of one table for the console: each policy's scores with intervals, and published scores, by env.
+
+    A note below the table has the time of a decision of each policy.
+    """
     title = f"{figures['title']}. {primary_metric.capitalize()}, {figures['episodes']} episodes each, seed {figures['seed']}"
     by_policy: dict[str, dict[str, dict[str, Any]]] = {}
     for row in figures["rows"]:

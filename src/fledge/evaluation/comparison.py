@@ -57,7 +57,10 @@ class EvalRequest:
         self.foreign = self.foreign and os.fspath(self.foreign)
 
     def env_overrides(self) -> list[list[str]]:
-        """Return the overrides of each env config to fly in: one list for each value of `vary`, or only one list."""
+        """Return the overrides of each env config to fly in: one list for each value of `vary`.
+
+        If `vary` is None, there is one env config.
+        """
         varied = [[f"{self.vary[0]}={value}"] for value in self.vary[1]] if self.vary else [[]]
         return [[*self.overrides, *words] for words in varied]
 
@@ -110,7 +113,10 @@ def plan_flights(policies: Sequence[LoadedPolicy], request: EvalRequest) -> list
 def tell_flights(
     policies: Sequence[LoadedPolicy], flights: Sequence[Sequence[EvalEnv]], request: EvalRequest
 ) -> Iterator[str]:
-    """Yield messages: which env the policies share, and how each policy's env differs from it and from its training env."""
+    """Yield messages for the console: which env all policies fly in, and which settings are different for some policies.
+
+    For each policy: the settings that differ from its training env, and those that differ from the first policy's env.
+    """
     names = [Path(policy.name).name for policy in policies]
     if len(policies) > 1 and request.env_preset is None:
         owner = next((name for name, policy in zip(names, policies, strict=True) if policy.env is not None), None)
@@ -142,7 +148,7 @@ def load_policies(request: EvalRequest) -> list[LoadedPolicy]:
 
 
 def loaded_policy(given: Any) -> LoadedPolicy | None:
-    """Return the policy that a run or a loaded policy holds; None for a name or an agent."""
+    """Return the policy of a Run, or `given` itself if it is a LoadedPolicy; None for a name or an agent."""
     found = given if isinstance(given, LoadedPolicy) else getattr(given, "policy", None)
     return found if isinstance(found, LoadedPolicy) else None
 
@@ -176,7 +182,7 @@ def home_of(policies: Sequence[LoadedPolicy]) -> TrainedEnv | None:
 def row_of(
     policy: LoadedPolicy, flight: EvalEnv, result: PolicyResult, request: EvalRequest, label: str
 ) -> dict[str, Any]:
-    """Return the figures of one evaluation, JSON-able."""
+    """Return the results of one policy in one env as a row of the results: a dict of JSON-able values."""
     facts = {**policy.task.metrics.env_facts(flight.cfg), "seed": request.seed}
     facts |= {"world": env_label(policy.task, flight.cfg), "headline": result.primary_metric}
     facts |= {"about": policy.agent.about} if policy.agent.about else {}
@@ -205,7 +211,7 @@ def fly_with_progress(
 def record(
     path: Path, policy: LoadedPolicy, flight: EvalEnv, result: PolicyResult, request: EvalRequest, label: str
 ) -> dict[str, Any]:
-    """Write a recording of the most interesting episodes; return its path, episodes and size as entries of a row."""
+    """Write a recording of the most interesting episodes; return path, number of episodes and bytes, to add to a row."""
     facts = {"policy": label, "world": env_label(policy.task, flight.cfg), "seed": request.seed}
     facts["settings"] = json.loads(json.dumps(flat_settings(flight.cfg), default=str))
     done = save_recording(path, policy.task, result.highlights, result.decision_s, facts)
@@ -213,7 +219,7 @@ def record(
 
 
 def save_picture(path: Path, task: Task, result: PolicyResult, name: str, world: str) -> None:
-    """Write a picture of recorded episodes; the ending of `path` chooses the format."""
+    """Write a picture of recorded episodes; the extension of `path` determines the format."""
     title = f"{name}, {world}: {task.primary_metric} {result.score:.3f} of {result.episodes} episodes"
     path.parent.mkdir(parents=True, exist_ok=True)
     task.view.draw(result.trajectories, title).savefig(path)

@@ -29,14 +29,14 @@ Differences = dict[str, dict[str, Any]]  # env.KEY -> {"trained": value, "flown"
 
 @dataclass
 class EvalEnv:
-    """The env config that a policy is evaluated in, and how it differs from the one it was trained in."""
+    """The env config that a policy is evaluated in, and how it differs from the policy's training env."""
 
     cfg: Any
     changed: Differences  # settings that overrides changed
 
 
 def tell_differences(label: str, differences: Differences) -> str:
-    """Return a sentence about settings in which a policy's env differs from the one it was trained in."""
+    """Return a sentence about the settings in which a policy's evaluation env differs from its training env."""
     parts = [f"{key}={pair['flown']} (trained with {pair['trained']})" for key, pair in differences.items()]
     return f"{label}: flown with {', '.join(parts)}"
 
@@ -122,7 +122,10 @@ def default_env(task: Task) -> Any:
 
 
 def in_shared_env(task: Task, trained: Any, shared: TrainedEnv) -> Any:
-    """Return the shared env's config, with the sensors and decision rate of `trained` and what the weights depend on."""
+    """Return the shared env's config with some settings of `trained`, the config that a policy was trained in.
+
+    These are the sensors, the decision rate, and all settings that the policy's weights depend on.
+    """
     settings, rules = flat_settings(trained), {key: rule_of(field) for key, field, _ in walk(trained)}
     for key, value in flat_settings(from_plain(task.config, nested(shared.settings))).items():
         if rules[key].resume != "weights" and not key.startswith(task.policy.own_settings):
@@ -131,7 +134,7 @@ def in_shared_env(task: Task, trained: Any, shared: TrainedEnv) -> Any:
 
 
 def check_env_override(word: str, task: Task) -> str:
-    """Return an override that changes an env setting; raise ConfigError for one that changes any other setting."""
+    """Return the override unchanged; raise ConfigError unless it has the form `key=value` and the key is an env setting."""
     key, sign, _ = word.partition("=")
     if not task.presets.aliases.get(key, key).startswith("env.") or not sign:
         raise ConfigError(

@@ -37,7 +37,7 @@ TEST_SEED = 7
 
 @dataclass
 class PolicyResult:
-    """Outcomes of episodes as rates with 95 % intervals, and figures of the flights; arrays are in the order of episodes."""
+    """Results of one policy: an array entry for each episode, rates with 95 % intervals, and the task's metrics."""
 
     episodes: int
     primary_metric: str  # an outcome, or "return"
@@ -86,7 +86,7 @@ class PolicyResult:
         return self._score(np.ones(self.episodes, bool))[1]
 
     def by_class(self) -> dict[str, dict[str, Any]]:
-        """Return the primary metric of each class of episodes that occurred."""
+        """Return primary metric, 95 % interval and number of episodes, by name of each class that occurred."""
         table, head = {}, self.primary_metric
         for index, name in enumerate(self.classes):
             if (chosen := self.kinds == index).any():
@@ -180,7 +180,7 @@ def evaluate(
 
 
 def check_classes(metrics: TaskMetrics, env: TensorEnv) -> torch.Tensor:
-    """Return the class of each env's episode [N]; raise ConfigError if `classify` returns no valid indices."""
+    """Return the class of each env's episode [N]; raise ConfigError unless `classify` returns valid indices."""
     kinds = metrics.classify(env)
     good = isinstance(kinds, torch.Tensor) and kinds.shape == (env.num_envs,) and not kinds.is_floating_point()
     if not good or int(kinds.min()) < 0 or int(kinds.max()) >= max(1, len(metrics.classes)):
@@ -204,7 +204,10 @@ def fly_wave(
     recorder: Recorder | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> None:
-    """Fly one episode in every env, and write the results to `result` from index `first` on, up to its last index."""
+    """Fly one episode in every env, and write the results to `result` from index `first` on.
+
+    Episodes beyond the length of `result` are left out.
+    """
     active = torch.arange(env.num_envs) < result.episodes - first
     last = first + int(active.sum())
     out = env.make_buffers()

@@ -65,7 +65,9 @@ def export_policy(
     if golden is not None and golden.suffix != ".npz":
         raise ConfigError(f"golden={golden} must end in .npz: choose another file name.")
     if golden is not None and path.suffix == ".fledge":
-        raise ConfigError(f"{golden} cannot be written beside {path}: golden vectors need an .onnx or .ts file.")
+        raise ConfigError(
+            f"golden={golden} needs an .onnx or .ts file, but path is {path}: leave out golden, or change path."
+        )
     name = given.name if isinstance(given, LoadedPolicy) else given
     if path.suffix != ".fledge":
         policy = load_policy(given, task)
@@ -79,7 +81,7 @@ def export_policy(
         return result
     entries = read_entries(name, task or find_task("navigation"))
     if entries is None:
-        raise ConfigError(f"{name} is not a run or a policy file, so it has no weights to write to {path}.")
+        raise ConfigError(f"{name} has no weights to write to {path}: give a run or a policy file.")
     described = [word for word in overrides if word.startswith("policy.")]
     overrides = [word for word in overrides if word not in described]
     if described:
@@ -100,10 +102,10 @@ def export_policy(
     return {"file": str(path), "bytes": path.stat().st_size, "max_difference": worst}
 
 
-def redescribe(description: Mapping[str, Any], words: Sequence[str], name: str) -> dict[str, Any]:
-    """Return a policy's description with true/false options changed by `policy.key=value`; the weights stay the same."""
+def redescribe(description: Mapping[str, Any], overrides: Sequence[str], name: str) -> dict[str, Any]:
+    """Return the description of a policy's network, with true/false options changed by `policy.key=value` overrides."""
     changed = dict(description)
-    for word in words:
+    for word in overrides:
         key, _, value = word.removeprefix("policy.").partition("=")
         if not isinstance(changed.get(key), bool) or value.lower() not in ("true", "false"):
             switches = [f"policy.{k}=true" for k, old in changed.items() if isinstance(old, bool)]

@@ -30,7 +30,11 @@ def read_league(run: Path) -> dict[str, Any]:
 
 
 def members(league: Mapping[str, Any], curves: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return the opponents in order of joining: name, whether a past self, state at joining, rating, fights, recent score."""
+    """Return a dict for each opponent, in the order in which they joined the league.
+
+    Keys: `name`; `self`, whether it is a past version of the learner; `frames` and `joined_at`, the decisions and the rating
+    when it joined; and its `rating`, `fights` and recent `score` now.
+    """
     frames = np.array([row["frames"] for row in curves], float)
     fights = np.array([row.get("league/fights", np.nan) for row in curves], float)
     elo = np.array([row.get("league/elo", np.nan) for row in curves], float)
@@ -59,7 +63,10 @@ def members(league: Mapping[str, Any], curves: Sequence[Row]) -> list[dict[str, 
 
 
 def joined_by_metrics(league: Mapping[str, Any], curves: Sequence[Row]) -> dict[int, dict[str, float]]:
-    """Estimate from the run's metrics when each opponent joined; needed if the league's state does not record it."""
+    """Estimate from the run's metrics when each opponent joined, in decisions, by number of the opponent.
+
+    Needed if the league's state does not record it.
+    """
     selves = sorted(int(number) for number in league["selves"])
     joined: dict[int, dict[str, float]] = {0: {"frames": 0.0, "fights": 0.0}}
     for row in curves:

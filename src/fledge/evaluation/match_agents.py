@@ -26,7 +26,7 @@ def match_env(policies: Sequence[LoadedPolicy], request: EvalRequest) -> Any:
     """Return the env config of a cross-table: the training env of the first policy that has one, with overrides.
 
     Raises:
-        ConfigError: The request varies a setting, or overrides one that a cross-table chooses itself.
+        ConfigError: The request varies a setting, or overrides one that has no effect in a cross-table.
     """
     task, words = policies[0].task, request.overrides
     if request.vary is not None:
@@ -49,7 +49,7 @@ def match_env(policies: Sequence[LoadedPolicy], request: EvalRequest) -> Any:
 
 
 def fitting_pilots(task: Task, cfg: Any, but: str = "") -> list[LoadedPolicy]:
-    """Return the task's scripted policies, except `but`, whose observations this env has."""
+    """Return the task's scripted policies that can act in this env, except the one named `but`."""
     policies = [load_policy(name, task) for name in task.pilots() if name != but]
     errors = fit_errors([policy.agent for policy in policies], task, cfg)
     return [policy for policy, error in zip(policies, errors, strict=True) if error is None]
@@ -76,7 +76,7 @@ def check_agents(agents: Sequence[tuple[str, BaseAgent]], task: Task, cfg: Any) 
 
 
 def named_agents(policies: Sequence[LoadedPolicy]) -> list[tuple[str, BaseAgent]]:
-    """Return the agents with distinct labels; a policy that is listed twice fights a clone of itself."""
+    """Return a label and the agent of each policy; labels differ, and a policy listed twice is cloned."""
     names = [policy.name for policy in policies]
     short = [Path(name).name for name in names]
     told = [

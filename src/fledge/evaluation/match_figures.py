@@ -1,7 +1,8 @@
-"""Figures of the fights in a cross-table: how agents fight, which starts they survive, their worst opponents and starts.
+"""Statistics of the fights in a cross-table: how agents fight, and against which opponents and from which starts they lose.
 
-Deterministic agents repeat the same fight from the same start. So every group of fights counts how many are `distinct`, and a
-weakness is reported only if at least FEWEST of its fights are.
+A start is a kind of starting position, such as head-on; its names come from the task (`MatchStats.starts`). Deterministic
+agents repeat the same fight from the same start. So every group of fights has a number of `distinct` fights, in which
+identical fights count once, and a weakness is reported only if it rests on at least FEWEST distinct fights.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ DIGITS = 4
 
 
 class CrossTableFigures:
-    """Collects the matches of `count` agents and computes figures of how each of them fought.
+    """Collects the matches of `count` agents and computes statistics of how each of them fought.
 
     Args:
-        rules: The task's `match` part, which defines the figures.
+        rules: The task's `match` part; its `summarize` computes the statistics.
         count: Number of agents.
     """
 
@@ -45,17 +46,21 @@ class CrossTableFigures:
             self.records[j, i] = SideRecord.of(match.swapped())
 
     def pair(self, i: int, j: int) -> dict[str, Any]:
-        """Return figures of how agent i fought against agent j."""
+        """Return statistics of how agent i fought against agent j."""
         return self._tell(self.records[i, j])
 
     def agents(self) -> list[dict[str, Any]]:
-        """Return figures of how each agent fought against all agents and itself, so that all had the same opponents."""
+        """Return statistics of how each agent fought against all agents and itself, so that all had the same opponents."""
         if not self.records:
             return []
         return [self._tell(joined([self.records[i, j] for j in range(self.count)])) for i in range(self.count)]
 
     def weak(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        """Return for each agent the opponent and the starts with its lowest score; None where too few fights are distinct."""
+        """Return each agent's weaknesses: the opponent against which, and the start from which, it scores lowest.
+
+        Keys of a row: "agent", "opponent", "start" (one of the fixed starts) and "random_start". Each of the last three is
+        None if there are fewer than FEWEST distinct fights.
+        """
         found: list[dict[str, Any]] = []
         if not self.records or self.count < 2:
             return found
@@ -79,7 +84,7 @@ class CrossTableFigures:
 
 @dataclass
 class SideRecord:
-    """Results and notes of one agent's fights."""
+    """Results of one agent's fights, and the numbers that the task's MatchStats recorded of them."""
 
     won: np.ndarray  # [fights] 1 won, 0 lost, 0.5 undecided
     notes: Notes  # notes of the task's MatchStats about this agent, [fights] each
@@ -93,17 +98,20 @@ class SideRecord:
         return cls(won, {k: v[:, 0] for k, v in match.notes.items()}, match.starts, match.random_starts)
 
     def began(self, start: str) -> SideRecord:
-        """Return the fights from one kind of start."""
+        """Return a record of only those fights that began with `start`, one of `starts`."""
         which = self.notes["start"] == self.starts.index(start)
         return replace(self, won=self.won[which], notes={k: v[which] for k, v in self.notes.items()})
 
     def distinct(self) -> int:
-        """Return the number of different fights: fights with equal results and notes count once."""
+        """Return the number of different fights: fights with the same result and the same recorded numbers count once."""
         table = np.stack([self.won, *(np.nan_to_num(v.astype(float), nan=-1.0) for v in self.notes.values())], axis=1)
         return len(np.unique(table.astype(np.float32), axis=0))
 
     def score(self) -> dict[str, Any]:
-        """Return the shares of wins, losses and survival, and the score; 95 % intervals count identical fights once."""
+        """Return the shares of wins, losses and survival, and the score: wins and half of the undecided fights, 0 to 1.
+
+        Identical fights count once in the 95 % intervals.
+        """
         fights = len(self.won)
         if not fights:
             return {"fights": 0, "distinct": 0}
@@ -117,7 +125,7 @@ class SideRecord:
 
 
 def joined(records: Sequence[SideRecord]) -> SideRecord:
-    """Join the records of fights from the same kinds of starts into one record."""
+    """Join one agent's records against several opponents into one record; all records must have the same `starts`."""
     notes = {name: np.concatenate([record.notes[name] for record in records]) for name in records[0].notes}
     # fights against different opponents count as distinct, even if all figures are equal
     notes["against"] = np.repeat(np.arange(len(records)), [len(record.won) for record in records])
@@ -125,9 +133,9 @@ def joined(records: Sequence[SideRecord]) -> SideRecord:
 
 
 def worst(scores: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any] | None:
-    """Return the name and figures with the lowest score, and `of`: the number of candidates; None if there are none.
+    """Return the entry with the lowest score, with its `name` and with `of`, the number of entries compared.
 
-    Candidates are all entries with at least FEWEST distinct fights.
+    Entries with fewer than FEWEST distinct fights are left out; None if no entry remains.
     """
     known = [(name, row) for name, row in scores if row["distinct"] >= FEWEST]
     if not known:

@@ -168,7 +168,7 @@ def behaviour(result: dict[str, Any], task: Task) -> list[str]:
 
 
 def weaknesses(result: dict[str, Any]) -> list[str]:
-    """Return the section on all agents' worst opponents and starts and the run's random starts, as HTML parts."""
+    """Return the section on weaknesses: each agent's worst opponent and start, and the run's score by random start."""
     if not result.get("weak"):
         return []
     body = []
@@ -191,7 +191,10 @@ def weaknesses(result: dict[str, Any]) -> list[str]:
 
 
 def random_starts(result: dict[str, Any]) -> list[str]:
-    """Return a grid of the run's score over random starts named "ROW, COLUMN", as HTML parts; empty without such starts."""
+    """Return a heading and a grid of the run's score by random start, as HTML; empty if there are no random starts.
+
+    The name of a random start, "ROW, COLUMN", determines its cell.
+    """
     told = result["behaviour"][0]["by_start"]
     pairs = [tuple(name.split(", ", 1)) for name in result["random_starts"] if name in told and ", " in name]
     if not pairs:

@@ -11,9 +11,9 @@ from fledge.tasks.base import Task
 
 
 def match_table(result: dict[str, Any]) -> list[TextTable]:
-    """Return two cross-tables: wins as a share of decided fights (and the share decided), and as a share of all fights.
+    """Return two cross-tables of wins, in % of decided fights and in % of all fights; the first also has the % decided.
 
-    Columns are headed by the numbers of the rows, so that six agents fit 80 columns.
+    Rows are numbered, and a column is headed by the number of an agent's row, so that six agents fit 80 characters.
     """
     names, table = result["agents"], result["table"]
     facts = f"{result['episodes']:,} held-out fights per pair, starts: {result['world']}, seed {result['seed']}"
@@ -62,7 +62,7 @@ def same_fights(result: dict[str, Any]) -> str:
 
 
 def behaviour_tables(result: dict[str, Any], task: Task) -> list[TextTable]:
-    """Return how agents fight, which starts they survive, and their weaknesses; empty if the task records no matches."""
+    """Return how agents fight, which starts they survive, and their weaknesses; empty if the task has no match statistics."""
     if not result.get("behaviour"):
         return []
     return [fighting_table(result, task), survival_table(result), *weakness_tables(result)]
@@ -87,7 +87,7 @@ def figure(value: float | None, heading: str) -> str:
 
 
 def kinds_of_starts(result: dict[str, Any]) -> dict[str, list[str]]:
-    """Return the names of the starts that occurred, by table heading; all random starts are under one heading."""
+    """Return row headings of a table, each with a list of the starts in that row; all random starts share one row."""
     met = list(dict.fromkeys(name for row in result["behaviour"] for name in row["by_start"]))
     cells = [name for name in met if name in result["random_starts"]]
     return {name: [name] for name in met if name not in cells} | ({"random": cells} if cells else {})

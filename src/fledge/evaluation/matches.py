@@ -48,7 +48,7 @@ class Match:
     highlights: list[Trajectory] = dataclasses.field(default_factory=list)
     """The most interesting fights, if requested; outcomes are the first agent's."""
     notes: Notes = dataclasses.field(default_factory=dict)
-    """Notes of the task's MatchStats, [fights, 2]: first agent, second agent."""
+    """Numbers that the task's MatchStats recorded, by name, [fights, 2] each: first agent, second agent."""
     starts: Sequence[str] = ()
     random_starts: Sequence[str] = ()
     """Kinds of starts, as in MatchStats."""
@@ -112,7 +112,7 @@ def play(
     """Let two agents fight; each start is flown twice, with sides swapped.
 
     Args:
-        cfg: Env config; its number of envs is chosen here.
+        cfg: Env config; its `num_envs` is ignored.
         fights: Number of fights, an even number.
         highlights: Number of fights to keep in full: losses and draws first, the longest of each outcome.
         on_progress: Called with the number of fights finished so far.
@@ -160,7 +160,10 @@ def play(
 
 
 class AgentPair(BaseAgent):
-    """Combines two agents into one that acts for both sides; of each pair of env rows, `first` controls row `side`."""
+    """Combines two agents into one that acts for both sides of every fight.
+
+    Rows 2 i and 2 i + 1 of the env are the sides of fight i; `first` controls rows 2 i + `side`, `second` the others.
+    """
 
     def __init__(self, first: BaseAgent, second: BaseAgent, side: int, env: TensorEnv) -> None:
         super().__init__(env.num_envs, env.device)
@@ -217,13 +220,13 @@ def cross_table(
 
     Args:
         highlights: Number of fights of each pair to keep in full.
-        only_first: Keep only fights in which the first agent takes part.
+        only_first: Of these, keep only fights in which the first agent takes part.
         on_match: Called with the indices of two agents and their match, when it is over.
 
     Returns:
         "agents": their names; "table"[i][j]: figures of agent i against agent j; "elo": for each agent its most likely
         "rating" (the mean of all is 1000), the rating's 95 % interval "ci95", and "arena": the rating that follows from its
-        score against all others (`arena_rating`). If the task records its matches, also "behaviour": figures of how each
+        score against all others (`arena_rating`). If the task has match statistics, also "behaviour": how each
         agent fought (also in each entry of "table"), and "weak": each agent's worst opponent and starts.
     """
     check_agents(agents, task, cfg)

@@ -27,7 +27,8 @@ MAX_OPEN_BYTES = 256 * 2**20
 class Highlights:
     """Chooses the most interesting episodes: some of every outcome, failures first, the longest of each.
 
-    The outcomes take turns, the rarest first and the primary metric last; each turn takes the longest episode that is left.
+    The outcomes take turns, the rarest first, the outcome that is the primary metric last; each turn takes the longest
+    episode that is left.
     """
 
     def __init__(self, count: int, primary_metric: str) -> None:
@@ -55,10 +56,10 @@ class Recorder:
     """Records the episodes of one batch of envs that run side by side.
 
     Args:
-        first: Number of the first env's episode.
+        first: Number, in the whole evaluation, of the episode that env 0 flies.
         record: Number of envs, from the first on, whose episodes are appended to `trajectories`.
         trajectories: List to append to, in the order in which episodes end.
-        highlights: Collector that receives every finished episode; None: only the first `record` envs are recorded.
+        highlights: Collector that receives every finished episode. If None, only the first `record` envs are recorded.
         rows: Env rows to record for the highlights, by default all; in a match, the rows of one side.
     """
 
@@ -137,7 +138,7 @@ class Recorder:
         self.open_bytes = sum(value.nbytes for _, seen in self.steps for value in seen.values())
 
     def _observed(self, obs: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
-        """Return the observations of at most DRAWN values: the frames of a task that defines no snapshot."""
+        """Return, as frames of a task without snapshots, those observations that have at most DRAWN values per env."""
         small = {name: value for name, value in obs.items() if value[0].numel() <= DRAWN}
         return {name: value[self.open.tolist()].float().cpu().numpy() for name, value in small.items()}
 

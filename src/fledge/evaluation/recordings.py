@@ -20,7 +20,7 @@ LISTED = 100  # episodes that `fledge inspect` lists
 def save_recording(
     path: Path, task: Task, highlights: Sequence[Trajectory], decision_s: float, facts: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Write the highlights of an evaluation, the most interesting first, and return figures of the file.
+    """Write the highlights of an evaluation, the most interesting first, and return the file's statistics, such as its size.
 
     Raises:
         ConfigError: The task has no snapshots to record.
@@ -40,11 +40,12 @@ def save_recording(
 
 
 def means_recording(source: Path, target: Path | None = None) -> bool:
-    """Return whether a file is a recording.
+    """Return whether `source` is a recording; judged by its content.
 
     Raises:
-        ConfigError: The file does not exist, but its extension or the extension of `target` implies a recording.
-        FormatError: The file exists and an extension implies a recording, but the content is not a recording.
+        ConfigError: There is no file `source`, but it must be a recording: its extension is that of recordings, or `target`,
+            the file to convert it to, has an extension such as .mcap, which only recordings can be converted to.
+        FormatError: The file exists and must be a recording, but is not one.
     """
     if is_recording(source):
         return True

@@ -128,7 +128,11 @@ def learning_figures(curves: Sequence[dict[str, float]]) -> list[tuple[str, str]
 
 
 def curves_figure(rows: Sequence[dict[str, float]], task: Task, marks: Sequence[tuple[str, float]] = ()) -> Any:
-    """Return a figure of primary metric, outcomes, return and speed against decisions."""
+    """Return a figure of primary metric, outcomes, return and speed against decisions.
+
+    Args:
+        marks: Levels of the primary metric to draw as dashed lines, as (label, value).
+    """
     from matplotlib.figure import Figure
 
     x = np.array([row["frames"] for row in rows]) / 1e6
@@ -202,7 +206,7 @@ def command_line(run: Path, request: EvalRequest, path: Path) -> str:
 def report_on_run(run: Path, request: EvalRequest, path: Path) -> dict[str, Any]:
     """Evaluate a run beside the task's scripted policies, in the env that it was trained in and in the task's benchmark env.
 
-    Write the page, and return its path and figures.
+    Write the page, and return its path and the results.
     """
     console = make_console(stderr=True)
     policies = load_policies(dataclasses.replace(request, policies=[str(run)]))
@@ -239,7 +243,10 @@ def report_on_run(run: Path, request: EvalRequest, path: Path) -> dict[str, Any]
 
 
 def env_notes(envs: Sequence[str], request: EvalRequest, ours: LoadedPolicy) -> dict[str, str]:
-    """Return a note about each env by label; `envs` begins with the training env, once for each `--vary` value."""
+    """Return a note about each env, by label: the training env or the benchmark env.
+
+    `envs` has the labels; those of the training env, one for each `--vary` value, come first.
+    """
     count = len(request.env_overrides())
     how = "" if trained_in(ours) in envs[:count] else ", as the task evaluates it"
     how += ", with your settings" if request.overrides or count > 1 else ""

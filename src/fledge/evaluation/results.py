@@ -84,7 +84,9 @@ class Evaluation:
             return use_figures(curve.draw(self.rows, self.rows[0]["policy"]))
         if metric is not None and not all(isinstance(row.get(metric), int | float) for row in self.rows):
             known = [name for name, value in self.rows[0].items() if isinstance(value, int | float)]
-            raise ConfigError(f"metric={metric!r} is not a figure of every policy. Choose one of {', '.join(known)}.")
+            raise ConfigError(
+                f"metric={metric!r} is not a number in every row of table(). Choose one of {', '.join(known)}."
+            )
         return use_figures(plots.draw_scores(self.rows, metric))
 
     def flights(self, policy: int = 0) -> Any:

@@ -82,7 +82,7 @@ def class_score(row: dict[str, Any], name: str, task: Task) -> str:
 
 
 def score_of(row: dict[str, Any], head: str) -> tuple[float, float, float]:
-    """Return the primary metric of a row and its 95 % interval."""
+    """Return the primary metric of a row, and the low and high end of its 95 % interval; `head` is the metric's name."""
     return (row["mean_return"] if head == "return" else row[head], *row[f"{head}_ci95"])
 
 
@@ -97,7 +97,7 @@ def digits(value: float, head: str) -> str:
 
 
 def outcome_labels(row: dict[str, Any], task: Task) -> dict[str, str]:
-    """Return the headings of the outcomes in a row."""
+    """Return outcome -> table heading, for the outcomes that a row of results has."""
     known = task.metrics.labels or {name: name.replace("_", " ") for name in ("terminated", "truncated")}
     return {name: label for name, label in known.items() if name in row}
 

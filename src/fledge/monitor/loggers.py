@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
+import logging
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +17,11 @@ from fledge.core.extras import install_command
 from fledge.monitor.metrics_file import read_metrics
 
 UNKNOWN = "\N{EN DASH}"  # shown for a metric that has no value yet
+MAX_WAITING = 2**26  # bytes of metrics that wait in memory while the disk is full
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SECONDS_BETWEEN_LINES = 10.0  # on a console that is not a terminal
+
+logger = logging.getLogger("fledge.monitor")
 
 
 class Logger(Protocol):
@@ -28,7 +34,8 @@ class Logger(Protocol):
 class FileLogger:
     """Writes `metrics.csv` and `metrics.jsonl`: one row per call, on disk at once.
 
-    A resume drops the rows after `resume_step`, so that each step appears once.
+    While the disk is full, rows wait in memory, up to `MAX_WAITING` bytes, and are written as soon as there is space. A
+    resume drops the rows after `resume_step`, so that each step appears once.
     """
 
     def __init__(self, folder: Path, resume_step: int | None = None) -> None:
@@ -39,36 +46,57 @@ class FileLogger:
             else []
         )
         _replace(self._json_path, "".join(json.dumps(row) + "\n" for row in rows))
-        self._json = self._json_path.open("a", encoding="utf-8")
-        self._columns = list(dict.fromkeys(name for row in rows for name in row))
-        self._write_table(rows)
+        self._json = self._json_path.open("ab", buffering=0)
+        self._waiting = b""  # of metrics.jsonl, not yet written
+        self._was_full = False  # whether the disk was full at the last call: metrics.csv lacks rows
+        self._csv = self._write_table(rows)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         row = {"step": step, **metrics}
-        self._json.write(json.dumps(row) + "\n")
-        self._json.flush()
-        new = [name for name in row if name not in self._columns]
-        if new:  # a metric seen for the first time (an evaluation): the table gets a column
-            self._columns += new
+        self._waiting += (json.dumps(row) + "\n").encode()
+        try:
+            self._write_waiting()
+            self._append_to_table(row, rewrite=self._was_full)
+            full = False
+        except OSError as error:
+            if error.errno not in DISK_FULL or len(self._waiting) > MAX_WAITING:
+                raise
+            full = True
+            if not self._was_full:
+                logger.warning("%s: the disk is full; metrics wait in memory until there is space.", self._json_path)
+        self._was_full = full
+
+    def _write_waiting(self) -> None:
+        while self._waiting:
+            self._waiting = self._waiting[self._json.write(self._waiting) :]
+
+    def _append_to_table(self, row: Mapping[str, Any], rewrite: bool) -> None:
+        """Append a row to `metrics.csv`; write the file anew if a metric is new, such as that of an evaluation."""
+        if rewrite or not row.keys() <= set(self._columns):
             self._csv.close()
-            self._write_table(read_metrics(self._json_path))
+            self._csv = self._write_table(read_metrics(self._json_path))
         else:
             csv.DictWriter(self._csv, self._columns).writerow(row)
             self._csv.flush()
 
-    def _write_table(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Write `metrics.csv` anew with these rows, and keep the file open to append more."""
+    def _write_table(self, rows: Sequence[Mapping[str, Any]]) -> io.TextIOWrapper:
+        """Write `metrics.csv` anew with these rows; return the file, opened to append more."""
+        self._columns = list(dict.fromkeys(name for row in rows for name in row))
         text = io.StringIO()
         writer = csv.DictWriter(text, self._columns)
         if self._columns:
             writer.writeheader()
         writer.writerows(rows)
         _replace(self._csv_path, text.getvalue())
-        self._csv = self._csv_path.open("a", newline="", encoding="utf-8")
+        return self._csv_path.open("a", newline="", encoding="utf-8")
 
     def close(self) -> None:
-        self._csv.close()
-        self._json.close()
+        """Close both files; raise OSError if rows are still waiting for space."""
+        try:
+            self._write_waiting()
+        finally:
+            self._json.close()
+            self._csv.close()
 
 
 def _replace(path: Path, text: str) -> None:

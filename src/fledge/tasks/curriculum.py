@@ -23,6 +23,6 @@ class Curriculum:
         """Set the curriculum difficulty of an idle env.
 
         Args:
-            settings: An object of `config`.
+            settings: Settings of the curriculum, an instance of the class `config`.
             progress: Share of training that is done, 0 to 1.
         """

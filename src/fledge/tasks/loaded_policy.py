@@ -121,7 +121,10 @@ class LoadedPolicy:
         return self.task.policy.enable_observations(cfg, self.agent)
 
     def _input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each observation that the policy reads, without batch axis; bind the agent if needed."""
+        """Return the shape of each observation that the policy reads, without the batch axis.
+
+        An agent whose shapes depend on the env is first bound to one (`BaseAgent.bind`).
+        """
         if not self._shapes and self.agent.observes:
             needs_env = type(self.agent).bind is not BaseAgent.bind
             needs_env |= type(self.agent).example_inputs is BaseAgent.example_inputs

@@ -46,7 +46,7 @@ class MatchRules:
     sides: int = 1
     """Number of agents that compete in an episode. With 2, agents are compared in a cross-table instead of one by one."""
     columns: Mapping[str, str] = {}
-    """Name of a figure of `summarize` -> its heading in a table; headings of shares contain a %."""
+    """Name of a statistic of `summarize` -> its heading in a table; headings of shares contain a %."""
     key_metrics: Sequence[str] = ()
     """Names in `columns` that a report shows first."""
     legend: str = ""
@@ -57,9 +57,9 @@ class MatchRules:
         return dataclasses.replace(cfg, num_envs=self.sides * count)
 
     def match_stats(self, env: TensorEnv) -> MatchStats:
-        """Return a new recorder for the matches of an env, which must have just begun."""
+        """Return a new recorder for the matches of an env; call this when all its matches have just begun."""
         return MatchStats()
 
     def summarize(self, notes: Mapping[str, np.ndarray]) -> dict[str, float | None]:
-        """Return figures that summarise how a side fought; `notes` holds its recorded numbers, [matches] each."""
+        """Return statistics, by name, of how a side fought; `notes` holds its recorded numbers, [matches] each."""
         return {}

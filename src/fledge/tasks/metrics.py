@@ -29,7 +29,7 @@ class EpisodeMetrics:
         """Measure how episodes ended: `outcome` [N] is 0 where the episode goes on."""
 
     def figures(self) -> dict[str, float]:
-        """Return by name the figures of all episodes measured so far."""
+        """Return the metrics of all episodes measured so far, by name."""
         return {}
 
 
@@ -65,7 +65,7 @@ class TaskMetrics:
     classes: Sequence[str] = ()
     """Classes of episodes that are reported separately, the hardest first."""
     columns: Mapping[str, str] = {}
-    """Name of a figure of `episode_metrics` -> its heading in a table."""
+    """Name of a metric in `EpisodeMetrics.figures` -> its heading in a table."""
     legend: str = ""
     """Explanation below the table of `columns`."""
     outcome_legend: str = ""
@@ -73,7 +73,7 @@ class TaskMetrics:
     class_legend: str = ""
     """Explanation of `classes`."""
     eval_preset: str | None = None
-    """Env preset that a report shows first, before the env that the policy was trained in."""
+    """Env preset in which a report also evaluates a run, after the env that the run was trained in."""
     benchmarks: Mapping[str, Benchmark] = {}
     """Published protocols by name, for `fledge benchmark`."""
 

@@ -92,5 +92,5 @@ class PolicyFactory:
         return None
 
     def enable_observations(self, cfg: Any, agent: BaseAgent) -> Any:
-        """Enable the observations that an agent reads, as far as the task can, and return the env config."""
+        """Return the env config with the observations enabled that an agent reads, as far as the task can enable them."""
         return cfg

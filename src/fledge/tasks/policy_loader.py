@@ -181,7 +181,8 @@ def policy_from_state(state: dict[str, Any], name: str, task: Task | None = None
 def may_be(reference: str, task: Task) -> bool:
     """Return whether policies of the task `reference` may fit `task`.
 
-    They may if `reference` is the same task or a base class of it, or if both are code, since its file may have moved.
+    They may if `reference` is the same task or its base class. They also may if both tasks are code (a file or a module),
+    since the file that `reference` names may have moved.
     """
     if reference == task.reference or (is_code(reference) and is_code(task.reference)):
         return True

@@ -171,7 +171,7 @@ def _named_task(reference: str) -> Task | None:
     except (Exception, SystemExit) as error:
         raise ConfigError(
             f"The plugin {points[reference]} of the task {reference!r} failed while it was loaded: "
-            f"{type(error).__name__}: {error}."
+            f"{type(error).__name__}: {error}. Update or uninstall the plugin."
         ) from error
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import shlex
 import shutil
 import sys
@@ -25,7 +24,7 @@ from fledge.core.settings import code_settings, flat_settings
 from fledge.evaluation.episodes import VALIDATION_SEED, evaluate
 from fledge.evaluation.run_info import train_command, update_run_info, write_run_info
 from fledge.monitor import PerformanceMonitor, print_model_info
-from fledge.monitor.loggers import ConsoleLogger, FileLogger, Logger, TensorBoardLogger, open_wandb
+from fledge.monitor.loggers import DISK_FULL, ConsoleLogger, FileLogger, Logger, TensorBoardLogger, open_wandb
 from fledge.storage import AsyncCheckpointSaver, CheckpointHandle, CheckpointHistory, RolloutStorage
 from fledge.storage.history.history import Complete
 from fledge.tasks.registry import is_code
@@ -271,7 +270,7 @@ def writing(folder: Path) -> Iterator[None]:
     except OSError as error:
         if isinstance(error, FledgeError):
             raise
-        fix = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "check the folder"
+        fix = "free some space" if error.errno in DISK_FULL else "check the folder"
         raise StorageError(
             f"{folder} cannot be written ({error.strerror or error}), so the training stops: {fix}, then resume the run from "
             "its newest checkpoint."

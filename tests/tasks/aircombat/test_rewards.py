@@ -133,7 +133,7 @@ def test_nonsense_is_refused_in_one_sentence(name: str) -> None:
 def test_options_of_the_wrong_term_are_refused() -> None:
     with pytest.raises(ConfigError, match="does not accept fame"):
         create_reward("win_loss", fame=1)
-    with pytest.raises(ConfigError, match="need a reward of one term"):
+    with pytest.raises(ConfigError, match="only for a reward of one term"):
         create_reward("win_loss+shaped", gamma=1)
 
 

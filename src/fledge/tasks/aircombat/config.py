@@ -25,7 +25,7 @@ class Scenario(enum.Enum):
 
 
 class ActionForm(enum.Enum):
-    """Form of an action."""
+    """How an action is encoded: rudder, throttle and fire as separate values, or one of six choices of rudder and fire."""
 
     continuous = "continuous"
     discrete = "discrete"

@@ -50,7 +50,8 @@ class AircombatEnv(WarpEnv):
 
     Args:
         cfg: Settings of the env; two of its `num_envs` rows make one duel.
-        device, seed, num_threads, env_offset, total_envs: As `WarpEnv` says; numbers count rows, not duels.
+        device, seed, num_threads: As in `WarpEnv`.
+        env_offset, total_envs: As in `WarpEnv`; both count rows, not duels.
     """
 
     outcomes: Mapping[int, str] = {int(o): o.name.lower() for o in Outcome}
@@ -113,7 +114,7 @@ class AircombatEnv(WarpEnv):
     # ---- a step ------------------------------------------------------------------------------------------------
 
     def set_duration(self, seconds: float) -> None:
-        """Set the duration of the next decisions, s, which is divided into equal physics steps of at most `dt_s`."""
+        """Set how long the next decisions last, s. Each is divided into equal physics steps of at most `dt_s`."""
         if seconds == self._duration:
             return
         if not (isinstance(seconds, numbers.Real) and math.isfinite(seconds) and 0.0 < seconds <= MAX_DECISION_S):

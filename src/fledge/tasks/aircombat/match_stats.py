@@ -65,7 +65,7 @@ class DuelStats(MatchStats):
         return np.abs(enemy), off, off[:, ::-1]
 
     def _start(self) -> np.ndarray:
-        """Return the class of each side's start, as an index in `starts`, [fights, 2]."""
+        """Return the kind of starting position that each side has, as an index into `starts`, [fights, 2]."""
         kind = self.env.state["kind"].cpu().numpy()[:, None]
         away, off, aspect = self._geometry()
         given = self._sides("fired")
@@ -123,7 +123,7 @@ class DuelStats(MatchStats):
 
 
 class DuelMatch(MatchRules):
-    """Rules of duels between two agents, and figures of how each side fought."""
+    """Rules of duels between two agents, and statistics of how each side fought."""
 
     sides = 2
     columns = {
@@ -151,7 +151,7 @@ class DuelMatch(MatchRules):
     def summarize(self, notes: Mapping[str, np.ndarray]) -> dict[str, float | None]:
         """Return the statistics of a side; `notes` holds its recorded numbers, [fights] each.
 
-        Shots per kill leave out fights that begin with an own missile in flight, which the side did not fire.
+        Fights that begin with a missile of the side in flight are left out of `shots_per_kill`, as the side did not fire it.
         """
         shots, merged, fired = notes["shots"], ~np.isnan(notes["merge_energy"]), ~np.isnan(notes["first_shot_s"])
         own = notes["given"] == 0

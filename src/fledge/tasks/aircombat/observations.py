@@ -36,7 +36,7 @@ class Columns(enum.IntEnum):
         return column
 
     def read(self, values: Tensor) -> Tensor:
-        """Return this column of an observation [..., columns] in its unit, [...]."""
+        """Return this column of an observation, times its scale and so in its unit; [..., columns] -> [...]."""
         return values[..., self] * self.scale
 
 
@@ -61,7 +61,7 @@ class State(Columns):
 
 
 class Missile(Columns):
-    """Columns of a row of the observation `missiles`: one missile; all zeros if it does not fly."""
+    """Columns of a row of the observation `missiles`: one missile; all zeros if it is not in flight."""
 
     FLYING = "1", 1.0, 0.0, 1.0, "1: in flight"
     INCOMING = "1", 1.0, 0.0, 1.0, "1: fired by the enemy"
@@ -92,7 +92,7 @@ class Spacetime(Columns):
 
 @dataclass(frozen=True)
 class Observation:
-    """An observation whose last axis has `columns`."""
+    """An observation: its name, the columns of its last axis, and what it describes."""
 
     name: str
     columns: type[Columns]

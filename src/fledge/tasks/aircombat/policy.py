@@ -26,7 +26,7 @@ FLYING, OVER_R_MAX = int(Missile.FLYING), int(Spacetime.OVER_R_MAX)
 
 
 class MissilePool(nn.Module):
-    """Encodes and pools missiles, [B, S, columns] to [B, width]; zeros if none flies."""
+    """Encodes and pools missiles, [B, S, columns] to [B, width]; zeros if none is in flight."""
 
     def __init__(self, width: int, kind: str) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class DuelPolicy(ActorCritic):
         hidden: Widths of the layers that action and value share.
         tokens: Width of a missile's encoding.
         pool: Pooling over missiles: "max" or "attention".
-        within_r_max: Mask shots from beyond R_max.
+        within_r_max: Mask shots from beyond R_max, the largest range at which a shot kills a target that holds its course.
         extra: Observations that a subclass of the env adds.
     """
 
@@ -149,5 +149,7 @@ def build_duel_policy(description: Mapping[str, Any]) -> DuelPolicy:
         action = spec_from(description["action"])
         extra: Any = spec_from(description["extra"]) if "extra" in description else None
     except (KeyError, TypeError, ValueError) as error:
-        raise FormatError(f"The description of a duel policy is damaged: {description!r}.") from error
+        raise FormatError(
+            f"The description of a duel policy is damaged: {description!r}. Use another policy file."
+        ) from error
     return DuelPolicy(slots, spacetime, action, hidden, tokens, pool, within, extra)

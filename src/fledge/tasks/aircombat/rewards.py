@@ -32,6 +32,8 @@ PART = re.compile(r"\s*([+-]?)\s*(?:(\d*\.?\d+(?:e-?\d+)?)\s*\*\s*)?([\w./]+(?::
 class BaseReward:
     """Base class of the duel's rewards. Implement `compute` in a subclass, and train with `env.reward=file.py:Class`.
 
+    Set `looks_back` to False if `compute` does not read `obs_before`. Keep memory of a fight in `state`.
+
     Args:
         device: Device of the observations and of `state`.
 
@@ -58,7 +60,7 @@ class BaseReward:
         """Return the reward of each row for one decision, [rows] float32.
 
         Args:
-            obs_before: Observations that the action was chosen on, [rows, ...] each; empty unless `looks_back`.
+            obs_before: Observations that the action was chosen on, [rows, ...] each; may be empty if `looks_back` is False.
             obs_after: Observations that the decision led to, also where the fight ended.
             action: The action of every row, as the env's action_spec says.
             done: True where the fight ended, [rows] bool.
@@ -192,7 +194,9 @@ def create_reward(name: str = "win_loss", device: str | torch.device = "cpu", **
     """
     parts = _parts_of(name)
     if len(parts) > 1 and options:
-        raise ConfigError(f"The options {', '.join(options)} need a reward of one term, but {name!r} has {len(parts)}.")
+        raise ConfigError(
+            f"{', '.join(options)} can be set only for a reward of one term, but {name!r} has {len(parts)}: leave it out."
+        )
     terms = [
         (float(weight or 1.0) * (-1.0 if sign == "-" else 1.0), _make_term(term, device, options))
         for sign, weight, term in parts

@@ -67,7 +67,7 @@ class GymTask(Task):
 
 
 def read_options(text: str) -> dict[str, Any]:
-    """Return the arguments for gymnasium.make in `env.options`, which is YAML text."""
+    """Return the keyword arguments for gymnasium.make that the YAML text of `env.options` holds."""
     try:
         options = parse_yaml(text) if text else {}
     except yaml.YAMLError as error:

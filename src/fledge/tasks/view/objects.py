@@ -78,7 +78,7 @@ def _objects_of(frames: Mapping[str, np.ndarray], prefix: str, known: int) -> li
 
 
 def _like(values: Any, pos: np.ndarray, at: tuple[Any, ...]) -> np.ndarray | None:
-    """Return the values of one object; None unless there is one value per position."""
+    """Return the entry at index `at` of `values`; None unless `values` has one number for each position in `pos`."""
     return values[at] if isinstance(values, np.ndarray) and values.shape == pos.shape[:-1] else None
 
 

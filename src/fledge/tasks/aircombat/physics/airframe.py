@@ -46,8 +46,8 @@ def flyer(pos: wp.vec2, dir: wp.vec2, speed: float) -> Flyer:
 
 @wp.struct
 class Leg:
-    """Change of state over some steps. Legs are summed before they are added to a state, since float32 would round each
-    one that is added to a position of 60 km."""
+    """Change of state over one or more steps. Sum the legs of several steps, and add the sum to the state: float32 rounds
+    a short leg that is added to a position of 60 km."""
 
     step: wp.vec2  # m, world
     turn: wp.vec2  # of the direction's unit vector, world
@@ -62,7 +62,7 @@ def drag_factor(frame: Airframe, u: float) -> float:
 
 
 @wp.func
-def swiftness(a2: float, t: float) -> float:
+def tanh_over_a(a2: float, t: float) -> float:
     """Return tanh(a t) / a, s, where `a2` is a²; small values by the power series, which is exact in float32."""
     x = a2 * t * t
     if x < 0.05:
@@ -77,7 +77,7 @@ def speed_gain(c: float, thrust: float, v0: float, t: float) -> float:
 
     v1 = (v0 + T h) / (1 + c v0 h) with h = tanh(a t) / a and a² = T c.
     """
-    h = swiftness(thrust * c, t)
+    h = tanh_over_a(thrust * c, t)
     return h * (thrust - c * v0 * v0) / (1.0 + c * v0 * h)
 
 
@@ -87,7 +87,7 @@ def path_length(c: float, thrust: float, v0: float, gain: float, t: float) -> fl
     strong drag, the exact integral."""
     v1 = v0 + gain
     if c * v0 * t > 0.3:  # strong drag: the cubic is too coarse
-        h = swiftness(thrust * c, t)
+        h = tanh_over_a(thrust * c, t)
         at = wp.sqrt(thrust * c) * t
         if at > 4.0:  # log cosh, where tanh is 1 but for rounding
             return (wp.log(1.0 + c * v0 * h) + at - 0.6931472 + wp.exp(-2.0 * at)) / c
@@ -136,7 +136,7 @@ def advance(frame: Airframe, dir: wp.vec2, v0: float, u: float, thrust: float, d
 
 @wp.func
 def joined(a: Leg, b: Leg) -> Leg:
-    """Return the sum of two legs."""
+    """Return the leg of two successive steps: the sum of their legs."""
     leg = Leg()
     leg.step = a.step + b.step
     leg.turn = a.turn + b.turn
@@ -146,7 +146,7 @@ def joined(a: Leg, b: Leg) -> Leg:
 
 @wp.func
 def after(body: Flyer, leg: Leg) -> Flyer:
-    """Return the state at the end of a leg."""
+    """Return the state of `body` after the leg."""
     dir = body.dir + leg.turn
     unit = (1.5 - 0.5 * wp.dot(dir, dir)) * dir  # Newton's step for 1 / sqrt
     return flyer(body.pos + leg.step, unit, body.speed + leg.gain)

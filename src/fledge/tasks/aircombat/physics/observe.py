@@ -25,7 +25,7 @@ MISSILE_LIMITS = limits_of(Missile)
 
 @wp.func
 def observe_missile(p: Params, d: Duels, obs: Obs, row: int, owner: int, me: Flyer, target: Flyer, slot: int, at: int):
-    """Write one missile of `owner` to index `at` of the missiles that `row` observes."""
+    """Write missile `slot` of the side `owner` to entry `at` of the observation `missiles` of the side `row`."""
     for k in range(MISSILE_COLUMNS):
         obs.missiles[row, at, k] = 0.0
     if d.m_flying[owner, slot] == 0:

@@ -133,7 +133,7 @@ class Controls:
 
 @wp.struct
 class Timing:
-    """Length of a decision; kept on the device, so that launches need not be recorded again when it changes."""
+    """Length of a decision; in device arrays, so that recorded kernel launches stay valid when it changes."""
 
     dt: wp.array(dtype=wp.float32)  # [1] s
     steps: wp.array(dtype=wp.int32)  # [1]

@@ -29,7 +29,10 @@ Ranges = tuple[np.ndarray, np.ndarray]  # largest and smallest, [..., 4] float32
 
 
 def grid() -> np.ndarray:
-    """Return the geometry of every node, [own, target, off-boresight, aspect, 4]: two speeds, m/s, and two angles, rad."""
+    """Return the geometry of every node of the table: own speed, target's speed, m/s, off-boresight and aspect, rad.
+
+    The shape is [own speeds, target's speeds, off-boresights, aspects, 4].
+    """
     axes = [np.array(OWN), np.array(TARGET), np.radians(np.minimum(OFF_BORESIGHT, ASTERN)), np.radians(ASPECT)]
     return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).astype(np.float32)
 
@@ -42,7 +45,10 @@ def solve_geometries(
     dt: float = DT,
     both_ends: bool = False,
 ) -> Ranges:
-    """Return the largest and, if `both_ends`, the smallest ranges that kill: r_max, r_left, r_right, r_ne, [N, 4] m each."""
+    """Return two arrays: the largest and the smallest ranges that kill, m, for r_max, r_left, r_right, r_ne; [N, 4] each.
+
+    The second array is empty unless `both_ends`. `farthest` has the bounds that `farthest_ranges` returns.
+    """
     device = str(launcher.device)
     given: wp.array = wp.array(np.ascontiguousarray(geometries, np.float32), dtype=wp.vec4, device=device)
     largest = wp.zeros(len(geometries), dtype=wp.vec4, device=device)
@@ -53,7 +59,10 @@ def solve_geometries(
 
 
 def farthest_ranges(physics: Physics, launcher: Launcher, dt: float = DT) -> tuple[float, float]:
-    """Return two upper bounds, m, from nose-to-nose shots of the fastest shooter: of r_max, and of r_left and r_right."""
+    """Return two upper bounds for the search of ranges, m: one for r_max, and one for both r_left and r_right.
+
+    They are BEYOND times the ranges in the best geometry: nose to nose, with the fastest shooter.
+    """
     best = np.array([[OWN[-1], speed, 0, 0] for speed in TARGET])
     largest, _ = solve_geometries(physics, best, launcher, (1.0e6, 1.0e6), dt)
     found = BEYOND * largest.max(axis=0)
@@ -61,7 +70,11 @@ def farthest_ranges(physics: Physics, launcher: Launcher, dt: float = DT) -> tup
 
 
 def build_table(physics: Physics, device: str, on_progress: Callable[[int], None] | None = None) -> Ranges:
-    """Return the ranges of all nodes of a table; `on_progress` is called with the number of parts done, 1 to PARTS."""
+    """Return the largest and smallest ranges that kill at all nodes of a table.
+
+    Args:
+        on_progress: Called with the number of parts done, 1 to PARTS.
+    """
     launcher = Launcher(device, default_threads())
     try:
         farthest = farthest_ranges(physics, launcher)
@@ -79,10 +92,11 @@ def build_table(physics: Physics, device: str, on_progress: Callable[[int], None
 
 
 def complete(largest: np.ndarray, smallest: np.ndarray) -> Ranges:
-    """Return for each node the middle of the interval of ranges that kill, m, and the signed square of half its length.
+    """Return two arrays: the middle of each node's interval of ranges that kill, m, and its signed square, m².
 
-    A node without such an interval is extrapolated: it gets the mean of the straight lines through the two nearest known
-    nodes, on each side along each axis; the square of its half-length is never positive.
+    The signed square is that of half the interval's length. A node at which no range kills gets values by linear
+    extrapolation from the two next nodes, averaged over all axes and directions in which both are known; its signed square is
+    at most 0. Nodes that are too far from any interval get NOWHERE.
     """
     middle, half = (largest + smallest) / 2.0, (largest - smallest) / 2.0
     square = half * half
@@ -104,7 +118,10 @@ def complete(largest: np.ndarray, smallest: np.ndarray) -> Ranges:
 
 
 def step_ratio(axis: int, way: int) -> np.ndarray:
-    """Return for each node of an axis the distance to the next node in direction `way`, divided by the distance after it."""
+    """Return for each node of an axis its distance to the next node, divided by the next node's distance to the one after.
+
+    `way` is 1 towards larger values, -1 towards smaller ones.
+    """
     gaps = np.diff(AXES[axis])
     at = np.arange(len(gaps) + 1) + (0 if way > 0 else -1)
     ratio = gaps[at % len(gaps)] / gaps[(at + way) % len(gaps)]

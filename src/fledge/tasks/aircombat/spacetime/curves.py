@@ -14,7 +14,10 @@ from fledge.tasks.aircombat.spacetime.table import ReachTable
 
 @wp.struct
 class Shots:
-    """C missiles, fired now or in flight, each with a target; a vector holds position (m) and unit direction."""
+    """C missiles, fired now or in flight, each with a target.
+
+    `missile` and `target` hold x and y (m), and x and y of the unit vector of the velocity.
+    """
 
     missile: Vec4s  # [C]
     missile_speed: Floats  # [C] m/s
@@ -54,7 +57,7 @@ def reach_missile(
 def trace_target(
     first: int, p: Physics, manoeuvre: int, dt: float, steps: int, geometries: Vec4s, ranges: Floats, out: Vec3s2d
 ):
-    """Write the target's position and speed [geometry, time] while it evades a threat that stays at the point of launch."""
+    """Write x, y (m) and speed (m/s) of targets that evade a threat, [geometry, time]; the threat stays at the origin."""
     i = first + wp.tid()
     launch = launch_at(geometries[i], ranges[i])
     from_there = launch.shooter
@@ -72,7 +75,10 @@ def trace_target(
 def hold_both(
     first: int, p: Physics, dt: float, geometries: Vec4s, ranges: Floats, later: Vec4s2d, later_ranges: Floats2d
 ):
-    """Write the geometry and range after every dt [geometry, time], while both sides hold their course at full throttle."""
+    """Write geometry and range, m, every dt seconds while both sides hold their course at full throttle.
+
+    `later` and `later_ranges` are of shape [geometry, time].
+    """
     i = first + wp.tid()
     launch = launch_at(geometries[i], ranges[i])
     one = launch.shooter
@@ -99,14 +105,19 @@ def flyer_at(place: wp.vec4, speed: float) -> Flyer:
 def fly_on(
     first: int, p: Physics, manoeuvre: int, dt: float, missiles: Vec4s, burns: Floats, targets: Vec4s, out: Floats
 ):
-    """Write the closest approach of missiles in flight, m; missiles and targets are given as x, y, heading, speed."""
+    """Write the closest approach, m, of missiles in flight to targets that fly a manoeuvre.
+
+    Missiles and targets are given as x, y (m), heading (rad), speed (m/s).
+    """
     i = first + wp.tid()
     out[i] = fly_out(p, flyer_of(missiles[i]), burns[i], flyer_of(targets[i]), manoeuvre, dt, 0.0).miss
 
 
 @wp.kernel(enable_backward=False)
 def trace_shots(first: int, p: Physics, dt: float, steps: int, shots: Shots, paths: Vec4s2d, ends: Vec3s):
-    """Write the positions of target and missile [shot, time], and how each shot ends [shot]: killed, time, closest approach.
+    """Write `paths`, [shot, time]: x, y of the target and x, y of the missile, m; and `ends`, [shot]: how each shot ended.
+
+    An end is killed (1 or 0), time (s) and closest approach (m).
 
     The physics are those of the env. A missile that has hit or is spent stays at its last position; the target flies on.
     """
@@ -151,8 +162,11 @@ def trace_shots(first: int, p: Physics, dt: float, steps: int, shots: Shots, pat
 def judge_pairs(
     first: int, p: Physics, t: ReachTable, ones: Vec4s, twos: Vec4s, speeds: Vec2s, ranges: Vec3s2d, times: Vec2s
 ):
-    """Write from the table R_max, R_tr, R_ne of both sides' shots, m [pair, shooter], and both sides' time to decide (see
-    `observe`), s [pair]."""
+    """Write for pairs of fighters, from the table: `ranges`, [pair, shooter], and `times`, [pair].
+
+    Ranges are R_max, R_tr, R_ne of a shot at the other fighter, m; times are both fighters' time to decide, s (see
+    `observe`).
+    """
     i = first + wp.tid()
     pair = judge_pair(p, t, flyer_at(ones[i], speeds[i][0]), flyer_at(twos[i], speeds[i][1]))
     ranges[i, 0] = pair.by_one

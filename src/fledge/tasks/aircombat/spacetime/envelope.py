@@ -7,6 +7,9 @@
 
 Speeds in m/s, angles in degrees, left positive: `off_boresight_deg` from the shooter's nose to the target, `aspect_deg` from
 the target's nose to the shooter (0: nose-on, 180: a tail chase). Numbers or tensors of one shape come in; tensors come out.
+
+Ranges are the largest at which a shot kills: `r_max_m` if the target holds its course, `r_tr_m` if it turns away at launch,
+`r_ne_m` (no escape) whatever it flies.
 """
 
 from __future__ import annotations
@@ -132,9 +135,10 @@ class Envelope:
     def missile_reach(
         self, own_speed: float, directions_deg: Tensor, duration_s: float, every_s: float = 0.5, dt_s: float = 0.0
     ) -> Tensor:
-        """Return how far a missile fired now gets along directions from the nose [direction, time], m; NaN once it is spent.
+        """Return how far a missile fired now gets along each direction, [direction, time] m; NaN once it is spent.
 
-        A hard turn costs more speed than a wide turn: the method tries several, and takes the farthest.
+        Directions are angles from the shooter's nose, left positive. A hard turn costs more speed than a wide
+        turn: the method tries several, and takes the farthest.
         """
         points, steps, dt = self._times(duration_s, every_s, dt_s)
         directions = torch.deg2rad(directions_deg.to(torch.float32)).contiguous()
@@ -157,7 +161,10 @@ class Envelope:
         duration_s: float = 60.0,
         every_s: float = 0.5,
     ) -> Tensor:
-        """Return the path of a target that flies a manoeuvre [time, 2], m; the shooter is at the origin and points along x."""
+        """Return the positions, [time, 2] m, of a target that flies a manoeuvre to evade the shooter.
+
+        The shooter stays at the origin and points along x.
+        """
         points, steps, dt = self._times(duration_s, every_s)
         geometries, _ = self._geometries(own_speed, target_speed, off_boresight_deg, aspect_deg, range_m)
         out = torch.empty(1, points, 3, device=self.device)
@@ -171,7 +178,10 @@ class Envelope:
         return int(duration_s / every_s) + 1, steps, every_s / steps
 
     def _geometries(self, *values: Numbers) -> tuple[Tensor, torch.Size]:
-        """Return own speed, target's speed, off-boresight, aspect (rad) and further values as columns; and their shape."""
+        """Return the values as columns [N, values], and the shape to which they were broadcast.
+
+        The first four are own speed, target's speed, off-boresight and aspect; the angles are converted to radians.
+        """
         tensors = [torch.as_tensor(value, dtype=torch.float32, device=self.device) for value in values]
         try:
             tensors = list(torch.broadcast_tensors(*tensors))

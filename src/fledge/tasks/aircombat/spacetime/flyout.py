@@ -193,7 +193,10 @@ def largest_range(p: Physics, g: wp.vec4, manoeuvre: int, farthest: float, dt: f
 
 @wp.func
 def smallest_range(p: Physics, g: wp.vec4, manoeuvre: int, largest: float, dt: float) -> float:
-    """Return the smallest range of the interval of ranges that kill, m; never less than half of `largest`."""
+    """Return the lower end of the interval of ranges that kill, m; its upper end is `largest`.
+
+    The search ends at about half of `largest`.
+    """
     if largest == 0.0 or kills(p, g, 0.7 * largest, manoeuvre, dt):
         return 0.5 * largest
     killing = 0.995 * largest
@@ -208,10 +211,10 @@ def smallest_range(p: Physics, g: wp.vec4, manoeuvre: int, largest: float, dt: f
 def solve_ranges(
     first: int, p: Physics, farthest: wp.vec2, dt: float, geometries: Vec4s, largest: Vec4s, smallest: Vec4s
 ):
-    """Write the largest and smallest r_max, r_left, r_right, r_ne of geometries, m.
+    """Write for each geometry the ends of the intervals of ranges that kill, m: for r_max, r_left, r_right and r_ne.
 
-    `farthest` has upper bounds: of r_max, and of r_left and r_right. If `smallest` has length 0, it is not written. The
-    smallest r_ne is not searched: it is half of the largest.
+    `farthest` has two upper bounds for the search: one for r_max, one for r_left and r_right. If `smallest` has length 0, it
+    is not written. The lower end for r_ne is not searched: it is half of the upper end.
     """
     i = first + wp.tid()
     g = geometries[i]
@@ -231,7 +234,7 @@ def solve_ranges(
 
 @wp.kernel(enable_backward=False)
 def fly_outs(first: int, p: Physics, manoeuvre: int, dt: float, geometries: Vec4s, ranges: Floats, out: Vec3s):
-    """Fly a shot at each geometry and range; write killed, time and closest approach."""
+    """Fly a shot at each geometry and range; write killed (1 or 0), time (s) and closest approach (m)."""
     i = first + wp.tid()
     end = fly_at(p, geometries[i], ranges[i], manoeuvre, dt)
     out[i] = wp.vec3(float(end.killed), end.time, end.miss)

@@ -3,7 +3,7 @@
     range_m, closing        distance of the sides, and its rate of decrease, m/s
     times_s                 times of the points of all curves, s from now
     sides                   blue and red, for each
-        shot                R_max, R_tr, R_ne of its shot at the other, m, and the effect of a shot now (`words`)
+        shot                R_max, R_tr, R_ne of its shot at the other, m, and in `words` the effect of a shot now
         decide_s            how long it may hold its course until turning away no longer saves it from a shot; None: no limit
         rings               R_max, R_tr, R_ne by direction, for an enemy with its current speed and course
         reach_m             how far its missile, fired now, gets along the line to the enemy; None once it is spent
@@ -51,6 +51,7 @@ RING_DEG = np.arange(0.0, 360.0, 6.0)
 WAITS_S = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20)  # delays of turning away that are flown out
 NEEDED = ("pos", "heading", "speed", "missile_pos", "missile_heading", "missile_speed", "missile_alive")
 NEVER_S = 1e5
+FIX = "Pass a frame of an aircombat env or recording."
 Seen = Mapping[str, np.ndarray]
 Plain = dict[str, Any]
 
@@ -167,11 +168,17 @@ class ShotBatch:
         self.paths, self.ends = np.zeros((0, POINTS, 4)), np.zeros((0, 3))
 
     def add_manoeuvres(self, side: int, slot: int | None) -> dict[str, int]:
-        """Add a side's manoeuvres against the enemy's missile number `slot` (None: fired now); return the row of each."""
+        """Add a shot for each manoeuvre of a side against the enemy's missile `slot`, or against a missile fired now if None.
+
+        Return the number of each shot, by name of the manoeuvre.
+        """
         return {name: self._add(side, slot, manoeuvre) for name, manoeuvre in MANOEUVRES.items()}
 
     def add_incoming(self, side: int) -> list[tuple[int, dict[str, int], list[int]]]:
-        """Add all missiles that fly at a side; return each one's slot, and its rows: by manoeuvre, and of delayed turns."""
+        """Add the shots of all missiles that fly at a side: one for each manoeuvre, and one for each delay of turning away.
+
+        Return for each missile its slot, the numbers of the shots by manoeuvre, and their numbers by delay, as in WAITS_S.
+        """
         slots = np.flatnonzero(self.seen["missile_alive"][1 - side]).tolist()
         return [
             (slot, self.add_manoeuvres(side, slot), [self._add(side, slot, Manoeuvre.AWAY, wait) for wait in WAITS_S])
@@ -204,14 +211,17 @@ class ShotBatch:
         self.paths, self.ends = paths.numpy(), ends.numpy()
 
     def curves(self, side: int, rows: Mapping[str, int]) -> list[Plain]:
-        """Return the path of a side and the result of the shot, for each manoeuvre."""
+        """Return the path of a side and the result of the shot, for each manoeuvre; `rows` is from `add_manoeuvres`."""
         return [
             {"name": name, **self._path(side, self.paths[row, :, :2]), **self._result(row)}
             for name, row in rows.items()
         ]
 
     def incoming(self, side: int, slot: int, rows: Mapping[str, int], waits: Sequence[int]) -> Plain:
-        """Return one missile that flies at a side: path, result of each manoeuvre, and time left to turn away."""
+        """Return a missile that flies at a side: its path, the result of each manoeuvre, and the time left to turn away.
+
+        `slot`, `rows` and `waits` are from `add_incoming`.
+        """
         hold = rows["hold"]
         last = int(self.ends[hold, 1]) + 2
         turns = zip((0, *WAITS_S), (rows["turn away"], *waits), strict=True)
@@ -236,9 +246,9 @@ def read_frame(frame: Seen) -> dict[str, np.ndarray]:
     """Check a frame and return its entries; entries that older recordings lack are 0."""
     seen = {name: np.asarray(value) for name, value in frame.items()}
     if missing := [name for name in NEEDED if name not in seen]:
-        raise InputError(f"This is not a frame of a duel: it lacks {', '.join(missing)}.")
+        raise InputError(f"This is not a frame of a duel: it lacks {', '.join(missing)}. {FIX}")
     if strange := [name for name in NEEDED if seen[name].dtype.kind not in "fiub"]:
-        raise InputError(f"This is not a frame of a duel: {', '.join(strange)} must be numeric.")
+        raise InputError(f"This is not a frame of a duel: {', '.join(strange)} must be numeric. {FIX}")
     slots = seen["missile_alive"].shape[1:]
     shapes = {"pos": (2, 2), "heading": (2,), "speed": (2,), "missile_pos": (2, *slots, 2)}
     shapes |= dict.fromkeys(("missile_heading", "missile_speed", "missile_alive"), (2, *slots))
@@ -246,13 +256,13 @@ def read_frame(frame: Seen) -> dict[str, np.ndarray]:
         if seen[name].shape != shape or len(slots) != 1 or slots[0] > 64:
             raise InputError(
                 f"This is not a frame of a duel: {name} has shape {seen[name].shape}, but must have {shape}, with at most 64 "
-                "missiles per side."
+                f"missiles per side. {FIX}"
             )
         if not np.isfinite(seen[name]).all():
-            raise InputError(f"This is not a frame of a duel: {name} must be finite, but has NaN or infinity.")
+            raise InputError(f"This is not a frame of a duel: {name} must be finite, but has NaN or infinity. {FIX}")
     if abs(seen["pos"]).max() > 1e7 or not (0 <= seen["speed"].min() <= seen["speed"].max() < 1e4):
         raise InputError(
-            "This is not a frame of a duel: positions must be within 10,000 km and speeds below 10,000 m/s."
+            f"This is not a frame of a duel: positions must be within 10,000 km and speeds below 10,000 m/s. {FIX}"
         )
     unknown = {"missile_motor_s": np.zeros((2, *slots)), "rudder": np.zeros(2)}
     seen |= {name: value for name, value in unknown.items() if name not in seen or seen[name].shape != value.shape}

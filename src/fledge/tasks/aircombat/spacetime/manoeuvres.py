@@ -57,7 +57,7 @@ def turn_by(frame: Airframe, body: Flyer, angle: float, dt: float) -> float:
 
 @wp.func
 def time_to_go(missile: Flyer, target: Flyer) -> float:
-    """Return the seconds until the missile arrives at its current closing speed; FAR if it does not close."""
+    """Return the time until the missile reaches its target, s, at a constant closing speed; FAR if it is not closing."""
     r = target.pos - missile.pos
     closing = wp.dot(missile.speed * missile.dir - target.speed * target.dir, r)  # m/s times range
     if closing <= 0.0:

@@ -1,7 +1,8 @@
 """The observation `spacetime`; see `observations.py` for the columns. One thread per duel, for both of its rows.
 
 Time to decide: how long both sides may hold their course before turning away no longer saves a side from a shot fired then.
-The search looks up the table in steps that get shorter as the range nears R_tr; if the range grows, it never gets there.
+The search looks up the table in steps that get shorter as the range nears R_tr; if the range grows, the search
+ends without a limit.
 """
 
 import warp as wp
@@ -53,7 +54,7 @@ def crossing(before: float, after: float, start: float, step: float) -> float:
 
 @wp.func
 def times_to_decide(p: Physics, t: ReachTable, first: Flyer, second: Flyer, reach: wp.vec2) -> wp.vec2:
-    """Return for each side the seconds until turning away no longer saves it; `reach` is `both_reaches` now."""
+    """Return for each side the seconds until turning away no longer saves it; `reach` is the current `both_reaches`."""
     one = first
     two = second
     away = wp.length(two.pos - one.pos)
@@ -107,7 +108,7 @@ def judge_pair(p: Physics, t: ReachTable, one: Flyer, two: Flyer) -> Pair:
 
 @wp.func
 def most_dangerous(d: Duels, shooter: int, me: Flyer) -> int:
-    """Return the slot of the incoming missile that arrives first; -1 if none flies."""
+    """Return the slot of the incoming missile that arrives first; -1 if none is in flight."""
     found = int(-1)
     least = float(FAR)
     for slot in range(d.fired[shooter]):

@@ -65,7 +65,7 @@ def _draw_rings(ax: Any, cfg: EnvelopeConfig, envelope: Envelope) -> None:
 
 
 def _label_rings(ax: Any, rings: dict[str, np.ndarray]) -> None:
-    """Write the ranges in km ahead of, beside and behind the target, where the labels do not overlap."""
+    """Label r_max and r_tr ahead of the target, and r_max beside and behind it, in km; further labels would overlap."""
     ahead, beam, behind = (int(np.argmin(abs(ASPECTS - aspect))) for aspect in (0, 90, 180))
     for name, _, _, dark in RINGS:
         km = rings[name]
@@ -78,7 +78,7 @@ def _label_rings(ax: Any, rings: dict[str, np.ndarray]) -> None:
 
 
 def _draw_ground(ax: Any, cfg: EnvelopeConfig, envelope: Envelope, answer: dict[str, Any]) -> None:
-    """Draw distance from the launch over time: the missile's reach, and the target's paths."""
+    """Draw distances from the launch point over time: how far the missile can be, and the target's paths."""
     nose = torch.tensor([cfg.off_boresight_deg])
     reach = envelope.missile_reach(cfg.own_speed, nose, 200.0, EVERY_S)[0].numpy() / 1000
     alive = float(np.flatnonzero(np.isfinite(reach))[-1]) * EVERY_S

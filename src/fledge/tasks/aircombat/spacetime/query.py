@@ -68,7 +68,10 @@ def read_overrides(overrides: Sequence[str]) -> EnvelopeConfig:
 
 
 def query_envelope(overrides: Sequence[str], picture: Path | None = None) -> dict[str, Any]:
-    """Return the figures of one geometry, by fly-outs without a table, and draw it to `picture` if given."""
+    """Return ranges, time to decide and results of shots at one geometry; write a picture of it if a file is given.
+
+    All are computed by fly-outs, not from the table.
+    """
     cfg = read_overrides(overrides)
     geometry = cfg.geometry
     with Envelope(cfg.env) as envelope:
@@ -96,7 +99,7 @@ def check_envelope(overrides: Sequence[str], count: int, on_progress: Callable[[
 
 
 def draw(count: int, seed: int) -> dict[str, Tensor]:
-    """Return random geometries of any angles, with speeds of 150 to 550 m/s."""
+    """Return `count` random geometries, with all angles and speeds of 150 to 550 m/s, as arguments of `Envelope.lookup`."""
     own, target, off, aspect = torch.rand(4, count, generator=torch.Generator().manual_seed(seed))
     speeds = {"own_speed": 150 + 400 * own, "target_speed": 150 + 400 * target}
     return {**speeds, "off_boresight_deg": 360 * off - 180, "aspect_deg": 360 * aspect - 180}

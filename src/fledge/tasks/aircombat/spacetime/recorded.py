@@ -36,7 +36,8 @@ def config_of(scene: Mapping[str, Any]) -> AircombatConfig:
     changed = scene.get("physics") or {}
     if not isinstance(changed, Mapping) or not all(str(key).startswith(PHYSICS) for key in changed):
         raise FormatError(
-            f"The recording's physics is {changed!r}, but must be a dict of settings such as missile.burn_s."
+            f"The recording's physics is {changed!r}, but must be a dict of settings such as missile.burn_s. Use another "
+            "recording."
         )
     cfg: AircombatConfig = from_plain(AircombatConfig, nested(dict(changed)))
     check_settings(cfg, "env.")
@@ -61,9 +62,13 @@ def shot_ranges(frames: Frames, envelope: Envelope) -> np.ndarray:
 def predicted_misses(
     frames: Frames, envelope: Envelope, owner: int, slot: int, manoeuvres: Sequence[Manoeuvre]
 ) -> np.ndarray:
-    """Return the closest approach of a missile if its target flies a manoeuvre from a frame on, [manoeuvres, T] m.
+    """Return the predicted closest approach of one missile, [manoeuvres, T] m, if its target begins a manoeuvre at a frame.
 
-    It is NaN where the missile does not fly, and everywhere if the frames lack the burn time of its motor.
+    NaN in frames in which the missile is not in flight, and in all frames if they lack `missile_motor_s`.
+
+    Args:
+        owner: Side that fired the missile.
+        slot: Index of the missile among those of its side.
     """
     found = np.full((len(manoeuvres), len(frames["time_s"])), np.nan)
     steps = np.flatnonzero(frames["missile_alive"][:, owner, slot])

@@ -44,7 +44,12 @@ def load_table(cfg: AircombatConfig, device: str = "cpu", quiet: bool = False) -
 
 
 def make_table(middle: np.ndarray, square: np.ndarray, device: str) -> ReachTable:
-    """Return the struct that kernels read, from the two results of `complete`, [own, target, off-boresight, aspect, 4]."""
+    """Return the table as the struct that kernels read.
+
+    Args:
+        middle, square: The two arrays that `complete` returns, each of shape [own speeds, target's speeds, off-boresights,
+            aspects, 4].
+    """
     table = ReachTable()
     table.own, table.target = (make_axis(nodes, 1.0, device) for nodes in AXES[:2])
     table.off_boresight, table.aspect = (make_axis(nodes, 180.0 / np.pi, device) for nodes in AXES[2:])
@@ -56,7 +61,12 @@ def make_table(middle: np.ndarray, square: np.ndarray, device: str) -> ReachTabl
 
 
 def make_axis(nodes: Sequence[int], per_unit: float, device: str) -> Axis:
-    """Return an axis with these nodes in whole units (m/s or degrees); `per_unit` is the number of units in 1 m/s or 1 rad."""
+    """Return an axis of the table.
+
+    Args:
+        nodes: Its grid nodes, in whole m/s or degrees.
+        per_unit: Factor from the unit of lookups (m/s or rad) to the unit of `nodes`.
+    """
     axis = Axis()
     axis.origin, axis.per_unit = nodes[0] / per_unit, per_unit
     places = np.array(nodes) - nodes[0]

@@ -18,7 +18,7 @@ BOTH_WAYS = wp.constant(
 
 @wp.struct
 class Axis:
-    """Grid nodes of one axis; `index` has the lower node of each whole unit, so that spacing may vary."""
+    """Grid nodes of one axis. They are unevenly spaced; `index` has for each whole unit the node at or below it."""
 
     origin: float
     per_unit: float  # units (m/s or degrees) in 1 of the value (m/s or rad)
@@ -115,7 +115,10 @@ def far_end(middle: float, square: float) -> float:
 
 @wp.func
 def turning_range(t: ReachTable, p: Place, aspect: float) -> float:
-    """Return r_tr, m: the target turns the better way if the shooter is near its nose, else the shorter way."""
+    """Return r_tr, m: the range within which turning away does not save the target.
+
+    The target turns to the side that saves it best if the shooter is within 60 degrees of its nose, else the shorter way.
+    """
     ends = interpolate(t.turning, p)
     left = far_end(ends[0], ends[1])
     right = far_end(ends[2], ends[3])

@@ -40,7 +40,7 @@ class Kill:
 
 
 def find_kill(frames: Frames, side: int, kill_radius_m: float) -> Kill:
-    """Return the enemy's missile that was the first to come within the kill radius of a side after the last frame."""
+    """Return the enemy's missile that killed a side after the last frame: the one that arrives first, by its closing speed."""
     enemy, time = 1 - side, frames["time_s"]
     last = len(time) - 1
     flying = np.flatnonzero(frames["missile_alive"][-1, enemy]).tolist()
