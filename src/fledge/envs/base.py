@@ -7,7 +7,7 @@ returned unless the caller passes them as `out`.
     out["obs"]              TensorDict of observations, one entry per key of observation_spec       [N, ...]
     out["reward"]           float32                                                                  [N]
     out["terminated"]       bool: ended by success or crash; the value after the end is 0            [N]
-    out["truncated"]        bool: cut off by the time limit; bootstrap from final_obs. Never both.   [N]
+    out["truncated"]        bool: ended by nothing but the time limit; bootstrap from final_obs      [N]
     out["outcome"]          uint8: how the episode ended, a key of `outcomes`; 0 while it runs       [N]
     out["episode_return"]   float32, and "episode_length", int32 decisions: valid where one ended    [N]
     out["final_obs"]        like obs: the last observation of an episode, valid where one ended      [N, ...]
@@ -156,11 +156,13 @@ class TensorEnv(ABC):
                 )
         return out
 
-    def check_state(self, state: Mapping[str, Any], keys: Iterable[str], **own: int) -> None:
-        """Raise InputError unless a saved state has the entries `keys`, and under each name in `own` the same value."""
-        if missing := [key for key in (*keys, *own) if key not in state]:
-            raise InputError(f"This is not a state of a {type(self).__name__}: it has no {', '.join(missing)}.")
-        for name, value in own.items():
+    def check_state(self, state: Mapping[str, Any], keys: Iterable[str], **expected: int) -> None:
+        """Raise InputError unless a saved state has the entries `keys`, and an entry for each name and value in `expected`."""
+        if missing := [key for key in (*keys, *expected) if key not in state]:
+            raise InputError(
+                f"This is not a state of a {type(self).__name__}: it has no {', '.join(missing)}. Pass one from state_dict()."
+            )
+        for name, value in expected.items():
             if int(state[name]) != value:
                 raise InputError(
                     f"The state was saved by an env with {name}={state[name]}, but this env has {name}={value}. "

@@ -171,7 +171,7 @@ class _Check:
             fail(f"Seeds {self.seed} and {self.seed + 1} give the same observations: the seed has no effect.")
 
     def ends(self) -> None:
-        """Repeat some steps in which episodes ended, in another env of make_env and in one of make_longer."""
+        """Repeat some steps in which episodes ended, in another env of make_env and in one of make_longer; compare."""
         for t, before, result in self.ended[:REPEATED]:
             with self.env() as other:
                 other.load_state_dict(before)

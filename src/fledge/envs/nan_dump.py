@@ -47,5 +47,7 @@ def load_dump(path: str | Path, kind: type) -> tuple[Any, dict[str, Any], Action
             part, key = name.split(".", 1)
             (action if part == "action" else state[part])[key] = torch.as_tensor(array)
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        raise FormatError(f"{path} is not a dump of the NaN guard, or is damaged: {error}.") from error
+        raise FormatError(
+            f"{path} is not a dump of the NaN guard, or is damaged ({error}): use another file."
+        ) from error
     return cfg, state, action[""] if set(action) == {""} else action

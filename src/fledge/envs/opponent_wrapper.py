@@ -51,7 +51,8 @@ class OpponentWrapper(EnvWrapper):
     ) -> None:
         if both.group != 2:
             raise InputError(
-                f"OpponentWrapper needs an env with 2 rows per episode, but {type(both).__name__} has {both.group}."
+                f"OpponentWrapper needs an env with 2 rows per episode, but {type(both).__name__} has {both.group}: "
+                "pass an env with two sides."
             )
         super().__init__(both, both.num_envs // 2)
         self.both, self.env_offset, self.group = both, env_offset, 1
@@ -92,7 +93,7 @@ class OpponentWrapper(EnvWrapper):
         self.results = torch.cat([self.results, new])
 
     def take_results(self) -> Tensor:
-        """Return the number of ended episodes since the last call, [opponents, outcomes], and set it to 0."""
+        """Return how many episodes ended since the last call, by opponent and outcome, [opponents, outcomes]."""
         taken, self.results = self.results, torch.zeros_like(self.results)
         return taken
 
@@ -180,9 +181,9 @@ class OpponentWrapper(EnvWrapper):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state, to continue exactly from there; set the same opponents before, and possibly new ones after them.
+        """Restore a state, to continue exactly from there. Call `set_opponents` before, with the opponents of that time first.
 
-        A league that an opponent has just joined sets it in the env only before the next rollout, after a save.
+        Others may follow: an opponent may have joined the league before the save, but the env gets it only afterwards.
         """
         self.check_state(state, self.state_dict())
         known = len(state["memories"])

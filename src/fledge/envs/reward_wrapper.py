@@ -141,7 +141,10 @@ class RewardWrapper(EnvWrapper):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.check_state(state, ("env", "return", "memory"))
         if len(state["return"]) != self.num_envs:
-            raise InputError(f"The state needs num_envs={len(state['return'])}, but this env has {self.num_envs}.")
+            raise InputError(
+                f"The state needs num_envs={len(state['return'])}, but this env has {self.num_envs}: make the env with the "
+                "state's number."
+            )
         self.env.load_state_dict(state["env"])
         self._return = state["return"].to(self.device).clone()
         if state["memory"]:

@@ -107,9 +107,9 @@ class WarpEnv(TensorEnv):
         """Prepare the restart of the episodes that ended."""
 
     def observe_more(self, obs: Mapping[str, torch.Tensor]) -> None:
-        """Write observations of all rows that the kernels do not write; they must depend on the state only.
+        """Write the observations that the kernels do not write, for all rows; they must depend on the state only.
 
-        Called after a reset, in a step before ended episodes restart (the caller copies these values to `final_obs`), and
+        Called after a reset, in a step before ended episodes restart (WarpEnv copies these values to `final_obs`), and
         again after they restarted.
         """
 
@@ -225,7 +225,7 @@ class WarpEnv(TensorEnv):
             if tensor.shape != spare.shape or tensor.dtype != spare.dtype or tensor.device != spare.device:
                 raise InputError(
                     f"out[{'.'.join(path)}] is {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}, "
-                    f"but must be {spare.dtype} {tuple(spare.shape)} on {spare.device}."
+                    f"but must be {spare.dtype} {tuple(spare.shape)} on {spare.device}: make it with env.make_buffers()."
                 )
             if not tensor.is_contiguous():
                 raise InputError(f"out[{'.'.join(path)}] is not contiguous: make it with env.make_buffers().")
@@ -250,7 +250,8 @@ class WarpEnv(TensorEnv):
             if found is None or tuple(found.shape) != tuple(tensor.shape):
                 got = "nothing" if found is None else f"shape {tuple(found.shape)}"
                 raise InputError(
-                    f"The saved state has {got} for {name}, but this env needs shape {tuple(tensor.shape)}."
+                    f"The saved state has {got} for {name}, but this env needs shape {tuple(tensor.shape)}: "
+                    "make the env with the saved settings."
                 )
 
     # ---- memory, NaN -----------------------------------------------------------------------------------------------

@@ -131,9 +131,9 @@ class League:
     # ---- results ---------------------------------------------------------------------------------------------------
 
     def beaten(self, number: int, at: float) -> bool:
-        """Return whether the learner beats an opponent, over at least nine tenths of a window of recent fights.
+        """Return whether the learner won at least a share `at` of its recent decided fights against an opponent.
 
-        It does if at least half of the fights were decided, and it won at least a share `at` of the decided ones.
+        False if fewer than nine tenths of a `window` of fights were fought, or fewer than half of them decided.
         """
         won, drawn, lost = self.totals[number].tolist()
         fights, decided = won + drawn + lost, won + lost
@@ -227,7 +227,10 @@ class League:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a `state_dict` of a league with the same ladder; one that an earlier version saved holds all past selves."""
+        """Load a `state_dict` of a league with the same ladder.
+
+        In states of earlier versions, past selves have no files of their own: `take_new_selves` then returns all of them.
+        """
         names: Sequence[str] = state["names"]
         pilots = int(state.get("pilots", len(names) - len(state["selves"])))
         if list(names[:pilots]) != list(self.cfg.ladder):
@@ -240,8 +243,8 @@ class League:
                 self.agents[int(number)].load_state_dict(weights)
             except RuntimeError as error:
                 raise ConfigError(
-                    f"The network of opponent {names[int(number)]} has changed since this run was saved: restore it, or "
-                    "start a new run."
+                    f"The network of opponent {names[int(number)]} has changed since this run was saved: restore that "
+                    "network, or start a new run."
                 ) from error
         del self.names[pilots:], self.agents[pilots:]
         self.selves = {int(number): dict(weights) for number, weights in state["selves"].items()}

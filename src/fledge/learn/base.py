@@ -45,8 +45,8 @@ class Learner(ABC):
     def update(self, rollout: TensorDictBase, progress: float = 0.0) -> dict[str, float]:
         """Learn from one rollout; return mean losses and diagnostics.
 
-        Schedules follow `progress`, the share of training done, 0 to 1. On NaN, raise NumericsError; if
-        its `cause` is set, it is saved to a file, so that `repeat` can reproduce the failure.
+        Schedules follow `progress`, the share of training done, 0 to 1. On NaN, raise NumericsError. If the error's
+        `cause` is set, training saves the cause to a file, from which `repeat` can reproduce the failure.
         """
 
     def train(self, data: TensorDictBase, progress: float = 0.0) -> dict[str, float]:

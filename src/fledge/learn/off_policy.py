@@ -109,7 +109,10 @@ class OffPolicy(Learner):
     def train_module(
         self, name: str, module: nn.Module, lr: float, final_share: float = 1.0, target: nn.Module | None = None
     ) -> None:
-        """Register a module to train with Adam, at a rate that falls from `lr` to `final_share * lr`; `target` is its copy."""
+        """Register a module to train with Adam, and its target network `target`, if any.
+
+        The learning rate falls from `lr` to `final_share * lr` during training.
+        """
         self.rates[name] = (lr, lr * final_share)
         self.flats[name] = FlatParameters(module)
         self.optimizers[name] = torch.optim.Adam([self.flats[name].values], lr=lr, fused=True)

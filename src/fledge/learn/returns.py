@@ -27,9 +27,10 @@ def gae(
         truncated: [T, N] bool, whether the time limit ended the episode: `next_value` counts, but the next row is another
             episode.
         gae_lambda: 0 relies on the predicted values, 1 on the rewards.
-        weight: [T, N] in 0 to 1: probability of each action under the present policy, relative to the policy that took it
-            (at most 1). It scales the action's advantage in earlier advantages and in the action's own target, as in
-            V-trace (Espeholt et al. 2018). None if the present policy collected the rollout.
+        weight: [T, N] in 0 to 1: probability of each action under the present policy, divided by that under the policy
+            that took it, at most 1. A step's advantage is multiplied by its weight where it enters the advantages of
+            earlier steps and the step's value target, as in V-trace (Espeholt et al. 2018). None if the present policy
+            collected the rollout.
     """
     alive = (~terminated).to(reward.dtype)
     carry = (~(terminated | truncated)).to(reward.dtype) * (gamma * gae_lambda)

@@ -1,6 +1,7 @@
 """Any Gymnasium env as a TensorEnv: N copies, stepped one after the other in this process.
 
-    Box, Discrete, MultiDiscrete, MultiBinary     one tensor (a MultiDiscrete of unequal sizes: one entry per number)
+    Box, Discrete, MultiDiscrete, MultiBinary     one tensor
+    MultiDiscrete actions of unequal sizes        a dict with one integer per choice: choice_0, choice_1, ...
     Dict of these                                 observations and actions by name
     Box actions with different bounds             actions in [-1, 1], scaled to the bounds
 
@@ -137,7 +138,10 @@ class FromGymnasium(TensorEnv):
             self._begun = False
             return
         if len(state["envs"]) != self.num_envs:
-            raise InputError(f"The state needs num_envs={len(state['envs'])}, but this env has {self.num_envs}.")
+            raise InputError(
+                f"The state needs num_envs={len(state['envs'])}, but this env has {self.num_envs}: make the env with the "
+                "state's number."
+            )
         for env, saved in zip(self.envs, state["envs"], strict=True):
             if not self._begun:
                 env.reset(seed=0)  # creates attributes that exist only after a reset

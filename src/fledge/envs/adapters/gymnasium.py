@@ -37,7 +37,7 @@ class SeededAdapter:
 
     A TensorEnv is built for one seed. If reset with that seed, the adapter restores the env's initial state; for another
     seed it replaces the env by `make_env(seed)`, or raises InputError without make_env. Pass an env that was not stepped
-    yet, so that both cases begin alike.
+    yet, because its state at that time counts as its initial state.
     """
 
     env: TensorEnv

@@ -2,7 +2,7 @@
 
 The caller must reset the env: the step that ends the episode returns every agent's last observation, and clears `agents`.
 `infos[agent]` has "action_mask" for `action_space(agent).sample(mask=...)` if actions have a mask, and at the end `outcome`
-(the env's name of it, such as "win" or "timeout"), `outcome_code`, `episode_return` and `episode_length`.
+(how the episode ended, such as "win" or "timeout"), `outcome_code`, `episode_return` and `episode_length`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
     terminal_observation     the last observation, from which a truncated episode is bootstrapped
     TimeLimit.truncated      whether the time limit ended the episode
     episode                  r, l, t: return, length, seconds since the start, as the Monitor wrapper of Stable-Baselines3
-    outcome                  the env's name of how the episode ended
+    outcome                  how the episode ended, a value of `TensorEnv.outcomes`
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ class StableBaselinesVecEnv(SeededAdapter, VecEnv):
     ) -> None:
         if not isinstance(env.action_spec, TensorSpec):
             names = ", ".join(env.action_spec)
-            raise InputError(f"The env takes a dict of actions ({names}), but Stable-Baselines3 needs one tensor.")
+            raise InputError(
+                f"The env takes a dict of actions ({names}), but Stable-Baselines3 needs one tensor: use another env."
+            )
         if not dict_obs and len(env.observation_spec) > 1:
             raise InputError(
                 f"dict_obs=False needs an env with one observation, but this env has {', '.join(env.observation_spec)}: "

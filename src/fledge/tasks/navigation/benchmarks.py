@@ -30,7 +30,7 @@ def movers(*counts: int) -> dict[str, list[str]]:
 
 
 def as_dense(bars: int) -> list[str]:
-    """Return overrides for a forest whose columns are as dense as this number of bars in MOTAR's arena."""
+    """Return overrides for a forest without movers that is as dense as MOTAR's 24 x 24 m arena with this number of bars."""
     return [f"env.static_obstacles={round(bars * FOREST_M2 / ARENA_M2)}", "env.moving_obstacles=0"]
 
 

@@ -26,14 +26,14 @@ class Dynamics(enum.Enum):
 
 
 class ActionForm(enum.Enum):
-    """Forms of an action: a velocity, or one of several headings."""
+    """How an action is encoded: as a velocity, or as the number of one of several headings."""
 
     velocity = "velocity"
     headings = "headings"
 
 
 class Starts(enum.Enum):
-    """Where episodes start, and where their goals lie."""
+    """Rules for the starts and goals of episodes; the setting `env.starts` explains them."""
 
     edges = "edges"
     rows = "rows"
@@ -43,7 +43,7 @@ class Starts(enum.Enum):
 
 
 class Layout(enum.Enum):
-    """Layouts of static and moving obstacles on a map."""
+    """Map layouts: NavRL's forest, or P2M's arena."""
 
     forest = "forest"
     arena = "arena"
@@ -165,7 +165,7 @@ class NavigationConfig(SensorConfig):
 
 
 class PolicyKind(enum.Enum):
-    """Kinds of policy networks."""
+    """Policy networks: an MLP on hand-made features, NavRL's network, or an MLP that corrects the planner."""
 
     features = "features"
     navrl = "navrl"

@@ -198,7 +198,7 @@ class NavigationEnv(WarpEnv):
         return beams
 
     def _obs_views(self, tensors: Tensors) -> dict[str, torch.Tensor]:
-        """Return every observation as [N, numbers]; [N, 0] if it is disabled."""
+        """Return every observation flattened to two axes, [N, numbers per drone]; a disabled one has the shape [N, 0]."""
         n = self.num_envs
         views = {o.name: torch.zeros((n, 0), dtype=getattr(torch, o.dtype), device=self.device) for o in OBSERVATIONS}
         if self.plan:
@@ -207,6 +207,6 @@ class NavigationEnv(WarpEnv):
 
 
 def as_bytes(tensors: Tensors, name: str) -> list[Any]:
-    """Return the buffers of an observation and of its final observation as Warp arrays, [N, bytes] each."""
+    """Return the buffers obs.NAME and final_obs.NAME as Warp arrays of bytes, each of shape [N, bytes per drone]."""
     buffers = (tensors[(root, name)] for root in ("obs", "final_obs"))
     return [wp.from_torch(buffer.view(len(buffer), -1).view(torch.uint8)) for buffer in buffers]

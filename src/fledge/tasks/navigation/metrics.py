@@ -8,7 +8,8 @@
     detour            path length over the straight line from start to goal, mean over the same flights; a little less
                       than 1 when flying straight, since flights end within the goal's radius
 
-Clearances are measured by the drone's own sensors, at every decision: beams and the five nearest movers, up to their range.
+Clearances count what the drone observes at each decision: LiDAR hits and the five nearest moving obstacles, up to the
+LiDAR's range.
 """
 
 from __future__ import annotations
@@ -161,7 +162,10 @@ class NavigationMetrics(TaskMetrics):
         return FlightMetrics()
 
     def classify(self, env: TensorEnv) -> Tensor:
-        """Return each episode's class: by the sides of start and goal, or "inside" if it starts inside the forest."""
+        """Return each episode's class by the sides of its start and goal, as an index into `CLASSES`, [N].
+
+        An episode that starts inside the forest has the class "inside".
+        """
         assert isinstance(env, NavigationEnv)
         if env.cfg.walls or env.cfg.starts is Starts.lane:  # no way round
             return torch.full((env.num_envs,), CLASSES.index("crossing"))
@@ -176,7 +180,7 @@ class NavigationMetrics(TaskMetrics):
         return {**{name: getattr(cfg, name) for name in names}, "starts": cfg.starts.value, "walls": cfg.walls}
 
     def env_label(self, cfg: NavigationConfig) -> str:
-        """Return a label such as "crossing 350/80": starts, columns, movers."""
+        """Return a label such as "crossing 350/80": env.starts, number of columns, number of moving obstacles."""
         where = "crossing, no walls" if cfg.starts is Starts.crossing and not cfg.walls else cfg.starts.value
         return f"{where} {cfg.static_obstacles}/{cfg.moving_obstacles}{'' if cfg.floating_boxes else ' low'}"
 

@@ -60,13 +60,13 @@ class GapPilot(BaseAgent):
 
 
 def towards(direction: Tensor, state: Tensor) -> Tensor:
-    """Return the action [B, 3] that flies along a direction at full speed, and slows down over the last metre."""
+    """Return the actions [B, 3] that fly along a direction at full speed, and slow down in the last metre to the goal."""
     distance = state[:, STATE["horizontal_distance"]]
     return (direction * distance.clamp(max=1.0)).clamp(-1, 1) * 0.5 + 0.5
 
 
 def make_planner(**options: float) -> PlannerPilot:
-    """Return the planner with the given settings: `planner(horizon_s=2, fast=1.5)`.
+    """Return the planner with the given settings, as in the policy name `planner(horizon_s=2, fast=1.5)`.
 
     Raises:
         ConfigError: if a setting is unknown, or a value is not allowed.

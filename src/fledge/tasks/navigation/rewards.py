@@ -2,7 +2,8 @@
 
 The reward of a decision is the sum, in this order, of the `TERMS` whose kind is `env.reward.kind`. To add a term: write its
 function, and give its weight a setting in `RewardConfig`. A term reads the weights and a `Step`, which `physics/episode.py`
-fills. The env keeps every term of the last step in `reward_terms`.
+fills. The docstring of a term names the quantity that its weight multiplies. The env keeps every term of the last step in
+`reward_terms`.
 """
 
 import enum
@@ -49,7 +50,7 @@ Weights = wp.struct(type("Weights", (), {"__annotations__": dict.fromkeys(NUMBER
 
 @wp.struct
 class Step:
-    """Outcome of one decision of a drone."""
+    """Inputs of the reward terms: results of one decision of a drone."""
 
     seconds: float  # duration of the decision
     progress: float  # m nearer to the goal
@@ -65,7 +66,7 @@ class Step:
 
 @dataclass(frozen=True)
 class RewardTerm:
-    """One term of a reward."""
+    """One summand of a reward: a function, and the setting and sign by which it is weighted."""
 
     name: str
     kind: RewardKind
@@ -82,7 +83,7 @@ TERMS: list[RewardTerm] = []
 
 
 def term(kind: RewardKind, weight: str = "", sign: str = "+", name: str = "") -> Any:
-    """Return a decorator that adds a function to `TERMS`, under the function's name unless `name` is given."""
+    """Return a decorator that adds a function to `TERMS` as a `RewardTerm`, by default under the function's name."""
     return lambda f: TERMS.append(RewardTerm(name or f.__name__, kind, wp.func(f), weight, sign))
 
 
@@ -112,7 +113,7 @@ def mover_clearance(w: Weights, s: Step) -> float:
 
 @term(RewardKind.navrl, "height", "-", name="height")
 def height_now(w: Weights, s: Step) -> float:
-    """Squared metres outside the band of heights between start and goal."""
+    """Square of the distance (m) by which the drone's height leaves the band between start and goal ± 0.2 m."""
     return -(w.height * s.outside * s.outside)
 
 
@@ -124,7 +125,7 @@ def progress(w: Weights, s: Step) -> float:
 
 @term(RewardKind.progress, "height", "-")
 def height(w: Weights, s: Step) -> float:
-    """Squared metres outside the band of heights between start and goal, times seconds."""
+    """Square of the distance (m) by which the drone's height leaves the band between start and goal ± 0.2 m, times seconds."""
     return -(w.height * s.outside_m2s)
 
 
@@ -136,7 +137,7 @@ def time(w: Weights, s: Step) -> float:
 
 @term(RewardKind.progress, "near", "-")
 def near(w: Weights, s: Step) -> float:
-    """Seconds within near_m of an obstacle, times (near_m - distance) / 0.5 m."""
+    """Seconds flown, times (near_m - distance to the nearest obstacle) / 0.5 m; 0 beyond near_m."""
     if s.gap < w.near_m:
         return -(w.near * s.seconds * (w.near_m - s.gap) / 0.5)
     return 0.0

@@ -25,7 +25,7 @@ class Buffers:
     `wanted` is the velocity before steering, `command` the one after it, [N, 3] m/s in the goal frame.
 
     Args:
-        own: Further buffers by name: dtype, and shape for one drone.
+        own: Further buffers by name, each as (dtype, shape for one drone).
     """
 
     remembered: ClassVar[tuple[str, ...]] = ("fresh",)
@@ -92,7 +92,10 @@ class Steering(BaseAgent):
 
     @torch.no_grad()
     def command(self, obs: Obs, wanted: Tensor | None = None) -> Tensor:
-        """Return velocity commands [B, 3], m/s in the goal frame, in a buffer that the next call overwrites."""
+        """Return velocity commands [B, 3], m/s in the goal frame, in a buffer that the next call overwrites.
+
+        `wanted` has the velocities to correct, also [B, 3]; None if the agent chooses its commands alone.
+        """
         count, device = len(obs["state"]), obs["state"].device
         if self._kernel_buffers is None or self._kernel_buffers.count != count or self._kernel_buffers.device != device:
             self.device = device

@@ -75,8 +75,10 @@ class NavigationTask(Task):
         return made
 
     def evaluation(self, cfg: NavigationConfig) -> NavigationConfig:
-        """Return the config for evaluation: fixed maps with all movers; starts on the edges, unless the config has crossing or
-        lane; episodes end at the goal."""
+        """Return the config for evaluation: fixed maps with all movers, and episodes that end at the goal.
+
+        `starts` becomes edges, unless it is crossing or lane.
+        """
         return dataclasses.replace(
             cfg,
             num_envs=EVAL_DRONES,

@@ -12,7 +12,7 @@ import warp as wp
 
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.planner.config import PlannerConfig
-from fledge.tasks.navigation.planner.cost_to_go import PLACE_M, PLACES, CostToGo, cost_from
+from fledge.tasks.navigation.planner.cost_to_go import POINTS, SPACING_M, CostToGo, cost_from
 from fledge.tasks.navigation.planner.local_map import (
     RING_EDGES_M,
     LocalMap,
@@ -118,11 +118,11 @@ def test_what_leaves_the_window_is_forgotten_and_what_stays_is_kept(buffers: Pla
 
 def test_ways_are_those_of_dijkstra_on_the_same_grid(buffers: PlannerBuffers) -> None:
     buffers.run(observe((-20.0, 0.0), wall_scan()), None)
-    slow = buffers.tensors["slow"][0].numpy().reshape(PLACES, PLACES).astype(float)
-    found = buffers.tensors["length"][0].numpy().reshape(PLACES, PLACES)
+    slow = buffers.tensors["slow"][0].numpy().reshape(POINTS, POINTS).astype(float)
+    found = buffers.tensors["length"][0].numpy().reshape(POINTS, POINTS)
     corner = buffers.tensors["corner"][0].numpy()
-    x, y = np.meshgrid(*(c + PLACE_M * np.arange(PLACES) for c in corner), indexing="ij")
-    length = np.full((PLACES, PLACES), np.inf)
+    x, y = np.meshgrid(*(c + SPACING_M * np.arange(POINTS) for c in corner), indexing="ij")
+    length = np.full((POINTS, POINTS), np.inf)
     border = np.ones_like(length, bool)
     border[1:-1, 1:-1] = False
     length[border] = np.hypot(x, y)[border]
@@ -133,7 +133,7 @@ def test_ways_are_those_of_dijkstra_on_the_same_grid(buffers: PlannerBuffers) ->
         for dr in (-1, 0, 1):
             for dc in (-1, 0, 1):
                 p, q = r + dr, c + dc
-                if value == length[r, c] and 0 < p < PLACES - 1 and 0 < q < PLACES - 1:
+                if value == length[r, c] and 0 < p < POINTS - 1 and 0 < q < POINTS - 1:
                     other = value + math.hypot(dr, dc) * slow[p, q]
                     if other < length[p, q]:
                         length[p, q] = other

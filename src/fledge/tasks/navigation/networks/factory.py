@@ -1,4 +1,4 @@
-"""Navigation's policies: networks by description, shipped files, NavRL's checkpoint, shields."""
+"""Build navigation's policies: networks from their descriptions, shipped policy files, NavRL's checkpoint, shields."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class NavigationPolicies(PolicyFactory):
     {"kind": "features" | "navrl" | "squashed", "hidden": [256, 128], "lidar": [36, 4], "range_m": 4.0}
     {"kind": "planned", ... as above ..., "correction": 0.5}
     {"kind": "grid_q", "hidden": [256], "grid_size": 64, "headings": 16}
-    with "extra": specs of observations that a subclass of the env adds, which all but navrl and grid_q read.
+    and, except for navrl and grid_q, optionally "extra": specs of the observations that a subclass of the env adds.
     """
 
     config = NavigationPolicyConfig
@@ -81,7 +81,7 @@ class NavigationPolicies(PolicyFactory):
             range_m, correction = float(description["range_m"]), float(description.get("correction", 0.0))
             extra: Any = spec_from(description["extra"]) if "extra" in description else None
         except (KeyError, TypeError, ValueError) as error:
-            raise FormatError(f"The description of a navigation policy is damaged: {description!r}.") from error
+            raise FormatError(f"The description of a policy is damaged: {description!r}. Use another file.") from error
         if kind == "features":
             return FeaturePolicy((azimuths, elevations), hidden, range_m=range_m, extra=extra)
         if kind == "planned":
@@ -117,5 +117,5 @@ class NavigationPolicies(PolicyFactory):
         return TrainedEnv(flat_settings(cfg), cfg.dt_s * cfg.decimation)
 
     def enable_observations(self, cfg: NavigationConfig, agent: BaseAgent) -> NavigationConfig:
-        """Return the config with the observation `pose` if the agent reads it, and with `plan` only if the agent reads it."""
+        """Return the config with `pose` turned on if the agent reads it, and `plan` on or off as the agent reads it or not."""
         return dataclasses.replace(cfg, pose=cfg.pose or "pose" in agent.observes, plan="plan" in agent.observes)

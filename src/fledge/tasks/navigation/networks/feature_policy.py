@@ -2,7 +2,7 @@
 
 The features are computed from NavRL's observations alone:
 
-9    unit vector to goal (3), distance in units of 20 m and of the range, height to goal, velocity (3)
+9    unit vector to goal (3), distance / 20 m, distance / LiDAR range (at most 1), height to goal, velocity (3)
 H*V  LiDAR beams as log(range / distance) / log(range / radius): 0 free, 1 at the drone's surface
 5*14 per obstacle: offset (3), relative velocity (3), gap, closeness, time and miss distance of the closest
      approach, vertical clearance, width, box or cylinder, present
@@ -183,7 +183,7 @@ def navigation_features(obs: Mapping[str, Tensor], range_m: float = 4.0) -> Tens
 
 
 def own_features(state: Tensor, range_m: float = 4.0) -> Tensor:
-    """Return the scaled state [B, 9]: unit vector to goal, distance in units of 20 m and of the range, height, velocity."""
+    """Return the nine features of the observation `state`, [B, 9], in the order that the module's docstring gives."""
     unit, far, up, velocity = state.split(STATE.widths, dim=-1)
     return torch.cat([unit, far * 0.05, far.clamp(max=range_m) / range_m, up, velocity * 0.5], dim=-1)
 

@@ -110,7 +110,7 @@ class NavRLPolicy(BaseAgent):
         return torch.distributions.Beta(alpha, beta).sample()
 
     def respond(self, obs: Obs) -> tuple[Tensor, ...]:
-        """Return the outputs that an exported file has: the mean actions [B, 3]."""
+        """Return the outputs of an exported file: only the mean actions, [B, 3]."""
         alpha, beta, _ = self.network(obs)
         return (alpha / (alpha + beta),)
 
@@ -159,7 +159,7 @@ class NavRLActorCritic(ActorCritic):
         return own
 
     def published(self) -> NavRLPolicy:
-        """Return the same policy as NavRL publishes it, with a Conv2d LiDAR encoder."""
+        """Return the same policy as a `NavRLPolicy`, NavRL's published form with a Conv2d LiDAR encoder."""
         policy = NavRLPolicy()
         for ours, theirs in self._pairs(policy.network):
             theirs.load_state_dict(ours.state_dict())
@@ -199,13 +199,15 @@ def read_state_dict(path: Path) -> Mapping[str, Tensor]:
         raise
     except (RuntimeError, EOFError, zipfile.BadZipFile, OSError, ValueError, KeyError, AttributeError) as error:
         reason = (str(error).splitlines() or ["it is empty"])[0]
-        raise FormatError(f"{path} is not a PyTorch checkpoint or is damaged: {reason}") from error
+        raise FormatError(f"{path} is not a PyTorch checkpoint or is damaged ({reason}): use another file.") from error
     except Exception as error:  # torch raises pickle.UnpicklingError for anything that is not plain tensors
         raise FormatError(
             f"{path} cannot be loaded safely: only plain tensors are allowed in it. Give NavRL's released .pt file."
         ) from error
     if not isinstance(saved, Mapping) or not all(isinstance(v, Tensor) for v in saved.values()):
-        raise FormatError(f"{path} holds a {type(saved).__name__}, but NavRL's checkpoint is a dict of tensors.")
+        raise FormatError(
+            f"{path} holds a {type(saved).__name__}, but NavRL's checkpoint is a dict of tensors: give its released .pt file."
+        )
     return saved
 
 
@@ -219,13 +221,13 @@ def load_navrl_checkpoint(path: str | Path) -> NavRLPolicy:
 
 
 def navrl_policy(saved: Mapping[str, Tensor], source: str) -> NavRLPolicy:
-    """Return NavRL's policy with the weights of NavRL's state dict; errors call the state dict `source`."""
+    """Return NavRL's policy with the weights of NavRL's state dict; error messages name it `source`."""
     policy = NavRLPolicy()
     own = policy.network.state_dict()
     for ours, tensor in own.items():
         key = navrl_key(ours)
         if key not in saved:
-            raise FormatError(f"{source} is not NavRL's policy: it has no entry {key}.")
+            raise FormatError(f"{source} is not NavRL's policy: it has no entry {key}. Use NavRL's checkpoint.")
         if saved[key].shape != tensor.shape:
             raise FormatError(
                 f"{source} does not fit NavRL's network: {key} has shape {tuple(saved[key].shape)}, but must have "
@@ -237,6 +239,8 @@ def navrl_policy(saved: Mapping[str, Tensor], source: str) -> NavRLPolicy:
     for name, buffer in scales.items():
         key = f"value_norm.{name}"
         if key not in saved or saved[key].numel() != 1:
-            raise FormatError(f"{source} is not NavRL's policy: its entry {key} is missing or is not one number.")
+            raise FormatError(
+                f"{source} is not NavRL's policy: its entry {key} is missing or is not one number. Use NavRL's checkpoint."
+            )
         buffer.copy_(saved[key].reshape(buffer.shape))
     return policy.eval()

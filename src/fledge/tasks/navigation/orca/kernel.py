@@ -33,7 +33,10 @@ class Caution:
 
 @wp.func
 def mover_plane(q: Caution, movers: Movers, i: int, k: int, own: Own, wanted: wp.vec3) -> wp.vec4:
-    """Return the half-space of commands that avoid mover k, treated as a ball at the mover's height nearest to the drone."""
+    """Return the half-space of commands that avoid mover k.
+
+    The mover counts as a ball around the point of its vertical axis that is nearest in height to the drone.
+    """
     place = movers.place[i, k]
     motion = movers.motion[i, k]
     vel = wp.vec3(motion[0], motion[1], motion[2])
@@ -47,7 +50,10 @@ def mover_plane(q: Caution, movers: Movers, i: int, k: int, own: Own, wanted: wp
 
 @wp.func
 def beam_plane(q: Caution, seen: Seen, i: int, h: int, own: Own, wanted: wp.vec3) -> wp.vec4:
-    """Return the half-space of the nearest hit at azimuth h; if there is no hit, (0, 0, 0, -1), which allows everything."""
+    """Return the half-space of commands that avoid the nearest LiDAR hit at azimuth h; all commands if there is no hit.
+
+    The half-space of all commands is (0, 0, 0, -1).
+    """
     angle = own.yaw + TWO_PI * float(h) / float(seen.azimuths)
     elevations = seen.cosine.shape[0]
     least = float(FAR)
@@ -87,7 +93,7 @@ def allowed(
 
 @wp.struct
 class Guard:
-    """ORCA as a check of the planner's commands: a switch, parameters, and a buffer."""
+    """ORCA as a filter of commands: whether it is on, its parameters, and its buffer of half-spaces."""
 
     on: int
     caution: Caution
@@ -127,7 +133,10 @@ def num_planes(env_cfg: NavigationConfig) -> int:
 
 
 def guard_of(env_cfg: NavigationConfig, planes: torch.Tensor, on: bool = True) -> Guard:
-    """Return ORCA's parameters for an env; `planes`, [N, num_planes, 4], is its buffer. If `on` is false, the guard is off."""
+    """Return ORCA as a filter of commands in an env; if `on` is false, commands pass unchanged.
+
+    `planes`, of shape [N, num_planes, 4], is its buffer of half-spaces.
+    """
     guard, q = Guard(), Caution()
     q.body, q.limit = env_cfg.collision_radius_m + SKIN_M, env_cfg.speed_limit
     q.floor, q.ceiling = env_cfg.min_height_m + SKIN_M, env_cfg.max_height_m - SKIN_M

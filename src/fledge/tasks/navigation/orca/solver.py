@@ -2,11 +2,13 @@
 
 Optimal reciprocal collision avoidance (J. van den Berg, S. Guy, M. Lin, D. Manocha, ISRR 2009), in three dimensions, where
 obstacles do not give way. An obstacle of joint radius R at p (from the drone) with relative velocity v forbids a cone with a
-rounded tip; with u the vector from v to its surface and n the normal there, the allowed commands are the half-space
+rounded tip; with u the vector from v to its surface and n the normal there, the allowed commands v' are the half-space
 
     (v' - command - u) . n >= 0
 
-The result is the allowed command nearest to the wanted one, no faster than the limit. If no command is allowed, the result
+where `command` is the command at which the relative velocity is v.
+
+The result is the allowed command nearest to the wanted command, no faster than the limit. If no command is allowed, the result
 violates the half-spaces least: all are moved back by the same distance, found by bisection, until a command is allowed.
 
 The drone follows a command with a lag L: within t it moves by L * velocity + (t - L) * command. So obstacles are placed
@@ -29,7 +31,7 @@ class Answer:
 
 @wp.func
 def half_space(p: wp.vec3, v: wp.vec3, command: wp.vec3, radius: float, horizon: float, step: float) -> wp.vec4:
-    """Return the allowed commands as (n, b): n . v' >= b. `v` is the command minus the obstacle's velocity.
+    """Return the half-space of allowed commands v' as (n, b): n . v' >= b. `v` is `command` minus the obstacle's velocity.
 
     If the drone is outside the obstacle (|p| > R), the forbidden cone of horizon t has as its tip a ball of radius R/t
     around p/t.

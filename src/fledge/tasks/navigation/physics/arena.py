@@ -29,7 +29,7 @@ def place_arena(
     boxes: wp.array2d(dtype=wp.vec4i),
     heights: wp.array2d(dtype=wp.float32),
 ):
-    """Write cylinder c as `ROWS` boxes from box `ROWS * c` on, then the four walls as boxes; one thread per map."""
+    """Write each cylinder as `ROWS` boxes, one per row of cells, then the walls as four boxes; one thread per map."""
     slot = slots[wp.tid()]
     key = keys[slot]
     for c in range(cylinders):

@@ -34,7 +34,7 @@ P_SPEED = int(Purpose.CROWD_SPEED)
 
 @wp.struct
 class Crowd:
-    """Obstacles of all maps. K maps, M obstacles, D physics steps per decision."""
+    """Moving obstacles of all maps. In shapes: K maps, M obstacles per map, D physics steps per decision."""
 
     placed: wp.array(dtype=wp.int32)  # [K] obstacles of the map
     count: wp.array(dtype=wp.int32)  # [K] number of active obstacles, from the first; others are neither seen nor hit
@@ -55,7 +55,7 @@ def crowd_kinds(count: int, swings: bool) -> np.ndarray:
 
 @wp.func
 def stream(purpose: int, j: int) -> wp.uint32:
-    """Return the third counter word of obstacle j's random numbers; the map key is the first two words."""
+    """Return the third word of the random-number counter for obstacle j (`core.random`); the first two are the map key."""
     return wp.uint32(purpose + j * 256)
 
 
@@ -96,7 +96,7 @@ def roaming_origin(crowd: Crowd, key: wp.vec2ui, slot: int, j: int, seed: wp.vec
 
 @wp.kernel(enable_backward=False)
 def place_crowd(slots: wp.array(dtype=wp.int32), keys: wp.array(dtype=wp.vec2ui), seed: wp.vec2ui, crowd: Crowd):
-    """Place obstacles at rest at their origins, one thread per map; roaming obstacles draw their goals at age 0."""
+    """Place obstacles at rest at their origins, one thread per map; `step_crowd` then draws the goals of roaming ones."""
     slot = slots[wp.tid()]
     key = keys[slot]
     last = crowd.trail.shape[0] - 1

@@ -126,7 +126,7 @@ def conclude(first: int, p: Params, maps: Maps, beams: Beams, drones: Drones, re
 
 @wp.func
 def edge_point(u: wp.vec4) -> wp.vec3:
-    """Return a point on one of the four edges at ±24 m, 0.5 to 2.5 m high."""
+    """Return a random point on one of the four edges at ±24 m, 0.5 to 2.5 m high; `u` is uniform in [0, 1)."""
     along = EDGE_M * (2.0 * u[1] - 1.0)
     z = 0.5 + 2.0 * u[2]
     side = int(u[0] * 4.0)
@@ -136,7 +136,10 @@ def edge_point(u: wp.vec4) -> wp.vec3:
 
 @wp.func
 def side_point(axis: int, sign: float, u: wp.vec4) -> wp.vec3:
-    """Return a point 0.5 to 2.5 m high on one side of the forest: `axis` is 0 for x, 1 for y, `sign` -1 or 1."""
+    """Return a random point, 0.5 to 2.5 m high, on the edge where x (`axis` 0) or y (`axis` 1) is `sign` * 24 m.
+
+    `u` is uniform in [0, 1).
+    """
     along = CROSSING_HALF_M * (2.0 * u[1] - 1.0)
     if axis == 0:
         return wp.vec3(sign * EDGE_M, along, 0.5 + 2.0 * u[2])
@@ -173,9 +176,9 @@ def clear_inside(p: Params, maps: Maps, slot: int, drone: wp.uint32, when: wp.ui
 
 @wp.func
 def deal_map(p: Params, maps: Maps, i: int, drone: wp.uint32, when: wp.uint32) -> int:
-    """Return the slot of the next episode's map: the drone's own slot with `fresh_maps`, else a random slot in use now.
+    """Return the slot of the next episode's map: the drone's own slot with `fresh_maps`, else that of a random map in use.
 
-    Maps come into use in a ring: at clock t the positions head .. head + active - 1 are in use, head = t / refresh.
+    In use at clock t are the maps with the numbers head .. head + active - 1, where head = t // map_refresh_steps.
     """
     if p.fresh_maps == 1:
         return i

@@ -61,7 +61,7 @@ def touches_mover(p: Params, crowd: Crowd, k: int, slot: int, pos: wp.vec3) -> b
 
 @wp.func
 def velocity_command(p: Params, action: wp.array2d(dtype=wp.float32), i: int, pos: wp.vec3, goal: wp.vec3) -> wp.vec3:
-    """Return the commanded velocity in the goal frame, m/s."""
+    """Return the velocity that drone i's action commands, m/s in the goal frame."""
     if p.action_form == HEADINGS:
         angle = TWO_PI * action[i, 0] / float(p.num_headings)
         climb = wp.clamp(CLIMB_GAIN * (goal[2] - pos[2]), -p.speed_limit, p.speed_limit)

@@ -2,7 +2,7 @@
 
 A slot is the memory of one map; K slots form a ring. Map number q (0, 1, 2, ...) has the key (q, bank), is stored in slot
 q % K, and is in use while head <= q < head + active, with head = clock // refresh_steps. A slot is rebuilt only when no
-drone can still be flying in it: the ring is longer than `active` by at least the refreshes of one episode.
+drone can still be flying in it: K exceeds `active` by more than the number of maps replaced during the longest episode.
 So the map of an episode depends only on clock and counters, never on the speed of threads.
 """
 
@@ -90,7 +90,7 @@ class MapBank:
         return [Call(step_crowd, [maps.keys, maps.clock, cfg.dt_s, self.seed, maps.crowd], cfg.moving_obstacles)]
 
     def movers_on(self, position: int) -> int:
-        """Return the number of moving obstacles on map number `position`, by `movers_cycle`."""
+        """Return the number of moving obstacles on map number `position`; maps use the shares of `movers_cycle` in turn."""
         shares = self.cfg.movers_cycle
         return round(self.cfg.moving_obstacles * shares[position % len(shares)])
 
@@ -115,7 +115,7 @@ class MapBank:
         self.tensors["born"][index] = born
 
     def build(self, slots: np.ndarray, crowd: bool = True) -> None:
-        """Build the forests of some slots from their keys, in parallel threads; with `crowd`, also place their obstacles."""
+        """Build the forests of some slots from their keys, in parallel threads; with `crowd`, also place moving obstacles."""
         if len(slots):
             shards = self.launcher.shards(len(slots))
             build = self._build_on_this_thread

@@ -1,7 +1,7 @@
 """A Hummingbird quadrotor under Lee's geometric velocity controller, and a first-order model of both.
 
 Controller: T. Lee, M. Leok, N. H. McClamroch, "Geometric tracking control of a quadrotor UAV on SE(3)", CDC 2010,
-without the position term; the desired yaw is the present one. Rotors respond as a first-order filter on throttle, and
+without the position term; the desired yaw is the present yaw. Rotors respond as a first-order filter on throttle, and
 thrust is proportional to its square. Integration is semi-implicit Euler with linear and angular damping.
 
 Frames: `_w` world (z up), `_b` body. Attitude is a unit quaternion (x, y, z, w), body to world.
@@ -43,7 +43,7 @@ class Body:
 
 @wp.struct
 class Airframe:
-    """Factors by which domain randomisation multiplies the nominal values."""
+    """Factors by which domain randomisation multiplies the nominal mass, thrust and damping."""
 
     mass: float
     thrust: float

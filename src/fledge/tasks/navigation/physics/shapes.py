@@ -57,7 +57,7 @@ def height_of(kind: int) -> float:
 
 @wp.func
 def overlaps_height(kind: int, dz: float, radius: float) -> bool:
-    """Return whether an obstacle is within `radius` of a drone's height; `dz` is the height of its centre above it, m."""
+    """Return whether an obstacle is within `radius` of a drone's height; its centre is `dz` m above the drone."""
     return is_standing(kind) or wp.abs(dz) <= 0.5 * height_of(kind) + radius
 
 

@@ -55,15 +55,15 @@ Params = wp.struct(
 """Settings of `NavigationConfig` by name, and `OWN`; fixed for the life of the env. An enum is its index, a bool 0 or 1."""
 
 
-def make_params(cfg: NavigationConfig, **own: Any) -> Any:
-    """Return the `Params` of a config; `own` gives the seed and the values of `OWN` that the config does not hold."""
+def make_params(cfg: NavigationConfig, **others: Any) -> Any:
+    """Return the `Params` of a config; `others` are values by name that the config does not have, such as the seed."""
     p = Params()
     for name in SETTINGS:
         value = getattr(cfg.randomize if hasattr(cfg.randomize, name) else cfg, name)
         setattr(p, name, list(type(value)).index(value) if isinstance(value, enum.Enum) else SETTINGS[name](value))
     p.weights, p.reward_kind = make_weights(cfg.reward), KINDS.index(cfg.reward.kind)
     p.elevations = cfg.num_elevations
-    for name, value in own.items():
+    for name, value in others.items():
         setattr(p, name, value)
     return p
 
@@ -105,8 +105,11 @@ class Maps:
 
 @wp.struct
 class Beams:
-    """Tangents and cosines of beam elevations: of the LiDAR, [G] groups of four, padded with the last elevation; and of the
-    four beams that detect collisions."""
+    """Tangents (`slope`) and cosines of beam elevations.
+
+    The LiDAR's are in G groups of four, where the last elevation fills the last group. `body_slope` and `body_cosine`
+    belong to the four beams that detect collisions.
+    """
 
     slope: wp.array(dtype=wp.vec4)
     cosine: wp.array(dtype=wp.vec4)
@@ -145,7 +148,10 @@ def bind(kind: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
 def allocate(
     kind: Any, shapes: Mapping[int | str, tuple[int, ...]], device: torch.device
 ) -> tuple[Any, dict[str, torch.Tensor]]:
-    """Return a struct over zeroed tensors, and the tensors; `shapes` has shapes by name or by number of dimensions."""
+    """Return a struct whose arrays are zeroed tensors, and these tensors by name.
+
+    `shapes` gives an array's shape by the array's name or else by its number of dimensions.
+    """
     tensors = {}
     for name, array in ((name, field.type) for name, field in kind.vars.items()):
         if isinstance(array, wp.array):

@@ -37,7 +37,10 @@ P_BOX = wp.uint32(int(Purpose.BOX))
 
 @wp.func
 def box_height(u_band: float, u_inside: float) -> float:
-    """Return a column height in metres: bands [1, 1.5], [1.5, 2], [2, 4], [4, 6] with probabilities .10, .15, .20, .55."""
+    """Return a random column height, m, from two uniform numbers in [0, 1): one chooses the range, one the height in it.
+
+    Ranges are 1 to 1.5, 1.5 to 2, 2 to 4 and 4 to 6 m, with probabilities .10, .15, .20 and .55.
+    """
     low = float(4.0)
     high = float(6.0)
     if u_band < 0.10:
@@ -62,7 +65,10 @@ def gap_cells(a: wp.vec4i, b: wp.vec4i) -> float:
 
 @wp.func
 def draw_box(key: wp.vec2ui, draw: int, seed: wp.vec2ui) -> wp.vec4i:
-    """Return a candidate footprint in inner cells (0..400): sides of 3 or 7 cells, corner on the 0.4 m raster."""
+    """Return a random footprint (x0, y0, x1, y1) in cells, 0 to 400 from the forest's corner.
+
+    Its sides are 3 or 7 cells; its corner (x0, y0) is on the 0.4 m raster, unless the forest's edge moves it inwards.
+    """
     u = uniform4(key[0], key[1], P_BOX, wp.uint32(draw), seed)
     w = wp.where(u[2] >= 0.5, 8, 4)
     d = wp.where(u[3] >= 0.5, 8, 4)
@@ -81,7 +87,7 @@ def place_boxes(
     boxes: wp.array2d(dtype=wp.vec4i),
     heights: wp.array2d(dtype=wp.float32),
 ):
-    """Write footprints (inner cells) and heights of the boxes, in order of their index; one thread per map."""
+    """Write the footprints (as `draw_box` returns them) and the heights (m) of the boxes, in order; one thread per map."""
     slot = slots[wp.tid()]
     key = keys[slot]
     for b in range(num_boxes):
@@ -117,7 +123,10 @@ def place_walls(
     boxes: wp.array2d(dtype=wp.vec4i),
     heights: wp.array2d(dtype=wp.float32),
 ):
-    """Write two walls just outside the forest as boxes `first` and `first + 1`, each across the map; one thread per map."""
+    """Write two walls along opposite sides of the forest, as long as the map, as boxes `first` and `first + 1`.
+
+    One thread per map.
+    """
     slot = slots[wp.tid()]
     low = -RING_CELLS
     high = CELLS - RING_CELLS

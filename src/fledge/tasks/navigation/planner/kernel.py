@@ -51,7 +51,7 @@ class Planner:
 
 @wp.func
 def update_memory(i: int, own: Own, seen: Seen, p: Planner, fresh: bool) -> Own:
-    """Add a drone's scan to its map, read its movers, update its cost-to-go; return `own` with `to_go` and `body` set."""
+    """Update drone i's local map, movers and cost-to-go; return its state `own` with `to_go` and `body` filled in."""
     remember(p.map, i, seen, own.pos, own.yaw)
     read_movers(seen, i, own.pos, p.movers)
     update_cost(p.cost, p.map, i, own.pos, BODY_M, fresh)
@@ -96,7 +96,7 @@ def plan(
 
 @wp.struct
 class PlanBuffers:
-    """Inputs and results of the observation `plan` for N drones."""
+    """Settings of the observation `plan`, and for N drones: last actions and velocities, and the plans."""
 
     fast: float  # m/s
     slow: float
@@ -162,7 +162,10 @@ def observe_plan(
     o: PlanBuffers,
     out: wp.array2d(dtype=wp.float32),
 ):
-    """Read each drone's observations and write its plan to `out`; the first observation of an episode clears its memory."""
+    """Read each drone's observations and write its plan to `out`; an episode begins with an empty memory.
+
+    `which` selects the drones that plan anew: ALL, ENDED or BEGUN.
+    """
     i = first + wp.tid()
     if which == ENDED and not (result.terminated[i] or result.truncated[i]):
         return

@@ -102,7 +102,10 @@ def wipe_line(m: LocalMap, i: int, line: int, along_x: int):
 
 @wp.func
 def roll(m: LocalMap, i: int, ix: int, iy: int, forget: int):
-    """Move the window so that cell (ix, iy) is its centre; clear the whole map if it is fresh or `forget` is 1."""
+    """Move the window of drone i so that cell (ix, iy) is its centre; clear the cells that enter it.
+
+    If the drone is at the start of an episode (`fresh`) or `forget` is 1, clear all cells.
+    """
     old = m.centre[i]
     m.centre[i] = wp.vec2i(ix, iy)
     dx = ix - old[0]

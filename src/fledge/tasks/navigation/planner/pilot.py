@@ -47,7 +47,7 @@ class PlannerPilot(Steering):
     Args:
         cfg: Candidates and costs.
         env_cfg: Config of the env to fly in.
-        shield: Fly the wanted command if it is safe, else the safe command nearest to it.
+        shield: Act as a safety filter: keep the command `wanted` if it is safe, else take the nearest safe command.
     """
 
     def __init__(

@@ -50,7 +50,10 @@ class ObservedPlan:
         self.buffers.brief_m = cfg.fast * (cfg.brief_s or cfg.horizon_s)
 
     def call(self, which: int, result: Result, obs: Mapping[str, Tensor], out: Tensor) -> Call:
-        """Return the kernel launch that reads observations and writes plans to `out`; `which` is ALL, ENDED or BEGUN."""
+        """Return the kernel launch that reads observations and writes plans to `out`.
+
+        `which` selects the drones that plan anew: ALL, ENDED (their episode ended) or BEGUN (at the first step of one).
+        """
         seen = seen_of(self.env_cfg, obs, self.env_cfg.planner)
         return Call(observe_plan, [which, result, self.step, seen, self.planner, self.buffers, wp.from_torch(out)])
 
@@ -77,7 +80,7 @@ class PlanReader:
 
     @classmethod
     def from_contract(cls, contract: Mapping[str, Any], count: int = 1, device: str = "cpu") -> PlanReader:
-        """Return a reader for an exported policy, from the contract in its file."""
+        """Return a reader for an exported policy, from the contract (`Task.contract`) in its file."""
         try:
             settings = contract["observation"]["plan"]["env"]
         except (KeyError, TypeError):

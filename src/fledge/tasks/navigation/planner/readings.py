@@ -14,7 +14,7 @@ FAR = 1.0e6
 
 @wp.struct
 class Seen:
-    """Observations of N drones, and how to read their LiDAR. H azimuths, V elevations."""
+    """Observations of N drones, and how to read their LiDAR. In shapes: H azimuths, V elevations."""
 
     state: wp.array2d(dtype=wp.float32)  # [N, STATE.width]
     dynamic_obstacle: wp.array2d(dtype=wp.float32)  # [N, NEAREST * M_COLUMNS]
@@ -52,7 +52,7 @@ class Movers:
 
 @wp.func
 def read_mover(rows: wp.array2d(dtype=wp.float32), i: int, k: int, pos: wp.vec3, movers: Movers):
-    """Write row k of the observation `dynamic_obstacle` of drone i to `movers`, as place and motion."""
+    """Write row k of the observation `dynamic_obstacle` of drone i to `movers`, as positions and velocities."""
     row = M_COLUMNS * k
     flat = rows[i, row + M_FLAT]
     ux = rows[i, row + M_UNIT]
@@ -72,7 +72,7 @@ def read_mover(rows: wp.array2d(dtype=wp.float32), i: int, k: int, pos: wp.vec3,
 
 @wp.func
 def read_movers(seen: Seen, i: int, pos: wp.vec3, movers: Movers):
-    """Write all rows of the observation `dynamic_obstacle` of drone i to `movers`, as place and motion."""
+    """Write all rows of the observation `dynamic_obstacle` of drone i to `movers`, as positions and velocities."""
     for k in range(NEAREST):
         read_mover(seen.dynamic_obstacle, i, k, pos, movers)
 
@@ -98,7 +98,10 @@ def read_own(seen: Seen, i: int) -> Own:
 
 @wp.func
 def predicted_acc(own: Own, command: wp.vec3, step: wp.array(dtype=wp.vec3)) -> wp.vec3:
-    """Return the predicted acceleration at the next decision if this command is flown until then, m/s²."""
+    """Return the predicted acceleration at the next decision, m/s², if the drone flies this command until then.
+
+    `step` has the coefficients, as in `Planner.step`.
+    """
     f = step[0]
     u = step[1]
     return wp.vec3(

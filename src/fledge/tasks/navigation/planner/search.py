@@ -48,7 +48,10 @@ def candidates(cfg: PlannerConfig) -> np.ndarray:
 
 
 def step_responses(cfg: PlannerConfig, lag_s: float) -> np.ndarray:
-    """Return the effects of velocity, acceleration and command on the position, for held and brief commands, [2, T, 3]."""
+    """Return the coefficients of velocity, acceleration and command in the position at each prediction step, [2, T, 3].
+
+    The first axis has held commands, then brief ones.
+    """
     times = (np.arange(round(cfg.horizon_s / cfg.step_s)) + 1.0) * cfg.step_s
     held = response(times, lag_s)[:, 0]
     brief = held.copy()
@@ -59,7 +62,10 @@ def step_responses(cfg: PlannerConfig, lag_s: float) -> np.ndarray:
 
 
 def response(seconds: np.ndarray, lag_s: float) -> np.ndarray:
-    """Return the effects of velocity, acceleration and command on position, velocity and acceleration, [T, 3, 3].
+    """Return the linear response of a drone after each of these times, [T, 3, 3].
+
+    Rows are the change of position, the velocity and the acceleration; columns are the coefficients of the initial velocity,
+    the initial acceleration and the command.
 
     v' = a - damping v,  a' = (gain (command - v) - a) / lag;  without lag a = gain (command - v).
     """
@@ -75,7 +81,7 @@ def response(seconds: np.ndarray, lag_s: float) -> np.ndarray:
 
 @wp.struct
 class Search:
-    """Data shared by all searches. C candidates, T prediction steps."""
+    """Data shared by the searches of all drones. In shapes: C candidates, T prediction steps."""
 
     commands: wp.array(dtype=wp.vec3)  # [C] m/s, x to the goal
     flat: wp.array2d(dtype=wp.vec3)  # [2, T] a, b, c of the horizontal position, for held and for brief commands
@@ -130,7 +136,7 @@ def nearest_mover(movers: Movers, i: int, at: wp.vec3, t: float) -> float:
 def body_now(s: Search, m: LocalMap, i: int, movers: Movers, own: Own) -> wp.vec2:
     """Return the distances to columns and to movers below which the drone collides, m.
 
-    They are its radius plus the safety distance or, if the drone is already nearer, its present distance.
+    Each is the drone's radius plus the safety distance or, if the drone is already nearer, its present distance.
     """
     return wp.vec2(
         wp.min(s.body, column_gap(s, m, i, own.pos)), wp.min(s.body, nearest_mover(movers, i, own.pos, 0.0) - TOUCH)
@@ -220,7 +226,7 @@ def cheapest(s: Search, m: LocalMap, w: CostToGo, i: int, movers: Movers, own: O
 
 @wp.func
 def crash_time(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, command: wp.vec3) -> float:
-    """Return the time to a collision under a command, s; FAR if there is none within the alarm time."""
+    """Return the time to a collision under a command, s; FAR if there is none within the first `alarm` prediction steps."""
     for k in range(s.alarm):
         t = float(k + 1) * s.step_s
         if wp.min(gaps_at(s, m, i, movers, own, position_at(s, own, command, 0, k), t)) < 0.0:
@@ -230,7 +236,7 @@ def crash_time(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, command
 
 @wp.func
 def nearest_safe(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, wanted: wp.vec3) -> wp.vec3:
-    """Return the wanted command unless it leads to a collision within the alarm time; else the cheapest candidate.
+    """Return the wanted command or, if it leads to a collision within `alarm` prediction steps, the cheapest candidate.
 
     Here the cost of a candidate is its difference from the wanted command, plus the costs of nearness and of a collision.
     """

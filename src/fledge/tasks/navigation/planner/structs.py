@@ -15,7 +15,7 @@ from fledge.tasks.navigation.orca.kernel import guard_of, num_planes
 from fledge.tasks.navigation.physics.structs import bind
 from fledge.tasks.navigation.planner import search
 from fledge.tasks.navigation.planner.config import PlannerConfig
-from fledge.tasks.navigation.planner.cost_to_go import PLACES, CostToGo
+from fledge.tasks.navigation.planner.cost_to_go import POINTS, CostToGo
 from fledge.tasks.navigation.planner.kernel import Planner
 from fledge.tasks.navigation.planner.local_map import LocalMap, disc, ring_distances, window_cells
 from fledge.tasks.navigation.planner.readings import Movers, Seen
@@ -25,15 +25,15 @@ Shapes = dict[str, tuple[torch.dtype, tuple[int, ...]]]
 
 
 def buffer_shapes(cfg: PlannerConfig, env_cfg: NavigationConfig) -> Shapes:
-    """Return the buffers of one drone: dtype and shape by name."""
-    f32, i32, places = torch.float32, torch.int32, PLACES * PLACES
+    """Return dtype and shape of each buffer for one drone, by name."""
+    f32, i32, points = torch.float32, torch.int32, POINTS * POINTS
     return {
         "cells": (torch.int64, (2 * window_cells(env_cfg.lidar_range_m) ** 2,)),
         "centre": (i32, (2,)),
         "fresh": (torch.bool, ()),
         "acc": (f32, (3,)),
-        "length": (f32, (places,)),
-        "slow": (f32, (places,)),
+        "length": (f32, (points,)),
+        "slow": (f32, (points,)),
         "corner": (f32, (2,)),
         "age": (i32, ()),
         "place": (f32, (NEAREST, 4)),
@@ -49,7 +49,10 @@ def buffer_bytes(cfg: PlannerConfig, env_cfg: NavigationConfig) -> int:
 
 
 def within_limit(cfg: PlannerConfig, limit: float) -> PlannerConfig:
-    """Return the settings with candidate speeds of at most `limit`, m/s: clipping faster commands would turn them."""
+    """Return the settings with candidate speeds of at most `limit`, m/s.
+
+    The env clips each axis of a command, which would change the direction of faster commands.
+    """
     speeds = {name: min(getattr(cfg, name), limit) for name in ("slow", "middle", "fast", "climb")}
     return dataclasses.replace(cfg, **speeds)
 
@@ -59,7 +62,10 @@ def array(values: np.ndarray, device: torch.device, dtype: Any = wp.float32) -> 
 
 
 def seen_of(env_cfg: NavigationConfig, tensors: Mapping[str, torch.Tensor], cfg: PlannerConfig | None = None) -> Seen:
-    """Return the struct by which kernels read observations [N, numbers]; if `cfg` is None, no scan is remembered."""
+    """Return the struct by which kernels read observations, tensors of shape [N, numbers per drone].
+
+    If `cfg` is None, `standing` and `memory` stay 0: no scan is remembered.
+    """
     seen, angles = bind(Seen, tensors), np.radians(np.asarray(env_cfg.lidar_elevations_deg))
     device = tensors["lidar"].device
     seen.azimuths, seen.range_m = env_cfg.lidar_azimuths, env_cfg.lidar_range_m

@@ -2,7 +2,8 @@
 
 The env allocates its buffers from this table, kernels take struct fields and column numbers from it, networks their slices,
 and the contract and docs/worlds/navigation.md list it. To add an observation: add an entry here (with its setting, if it is
-optional) and write its values in `observe.py`. Kernels read it as `obs.NAME`, [N, numbers]; [N, 0] if it is disabled.
+optional) and write its values in `observe.py`. Kernels read it as `obs.NAME`, of shape [N, numbers per drone]; the shape is
+[N, 0] if it is disabled.
 """
 
 from __future__ import annotations
@@ -116,12 +117,12 @@ class Observation:
         return TensorSpec(self.shape(cfg), getattr(torch, self.dtype), *self.bounds(cfg), doc=self.doc)
 
     def describe(self, cfg: Any) -> dict[str, Any]:
-        """Return what `Task.contract` says about the observation besides its spec."""
+        """Return the observation's entry in `Task.contract`, without its spec: unit, frame, axes, columns."""
         said = {"unit": self.unit, "frame": self.frame, "axes": list(self.axes), "columns": self.describe_columns()}
         return {**{key: value for key, value in said.items() if value}, **self.facts(cfg)}
 
     def describe_columns(self) -> list[dict[str, str]]:
-        """Return what `Task.contract` says about each number of the last axis."""
+        """Return name, unit, frame and description of each number of the last axis, for `Task.contract`."""
         named = [(c, f"{c.name}{axis}") for c in self.columns for axis in (("_x", "_y", "_z") if c.vector else ("",))]
         return [{"name": n, "unit": c.unit, **({"frame": c.frame} if c.frame else {}), "doc": c.doc} for c, n in named]
 

@@ -37,7 +37,7 @@ indices = wp.types.vector(length=NEAREST, dtype=wp.int32)
 
 @wp.func
 def takes_part(i: int, only_ended: int, result: Result) -> bool:
-    """Return whether a kernel handles drone i: always, or if `only_ended`, only if its episode ended in this step."""
+    """Return whether a kernel handles drone i. With `only_ended`, that needs an episode that ended in this step."""
     return only_ended == 0 or result.terminated[i] or result.truncated[i]
 
 
@@ -94,7 +94,7 @@ def scan_movers(i: int, p: Params, maps: Maps, beams: Beams, drones: Drones, obs
 
 @wp.func
 def noise_draw(n: int, drones: Drones, i: int) -> wp.uint32:
-    """Return the fourth counter word of the random numbers for noise value n.
+    """Return the fourth word of the random-number counter (`core.random`) for noise value n.
 
     It differs between the first observation of an episode and the last of the previous episode, which have the same clock.
     """
@@ -103,7 +103,7 @@ def noise_draw(n: int, drones: Drones, i: int) -> wp.uint32:
 
 @wp.func
 def add_lidar_noise(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs):
-    """Add a Gaussian error to beams that hit an obstacle, and drop some of them."""
+    """Add a Gaussian error to the LiDAR hits of drone i, and drop some of them."""
     if p.lidar_noise_m == 0.0 and p.lidar_dropout == 0.0:
         return
     drone = wp.uint32(i + p.env_offset)
@@ -152,9 +152,9 @@ def observe_self(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs):
 
 @wp.func
 def observe_obstacles(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs) -> wp.vec2:
-    """Write the observation `dynamic_obstacle`, the nearest moving obstacles within range, and return two figures of them.
+    """Write the observation `dynamic_obstacle`, the nearest moving obstacles within range, and return two numbers.
 
-    The figures are the mean logarithm of the distances to the obstacles' surfaces, where a missing obstacle counts as being
+    They are the mean logarithm of the distances to the obstacles' surfaces, where a missing obstacle counts as being
     at the LiDAR's range, and the smallest of these distances, m.
     """
     slot = drones.slot[i]
@@ -209,7 +209,7 @@ def observe_obstacles(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs) -
 
 @wp.kernel(enable_backward=False)
 def draw_grid(first: int, only_ended: int, p: Params, maps: Maps, drones: Drones, result: Result, obs: Obs):
-    """Write the observation `grid_map`, one thread per row: rows count forward, columns to the left, the drone is central.
+    """Write the observation `grid_map`, one thread per row; rows go forward, columns to the left, with the drone central.
 
     A cell is occupied if a column or moving obstacle covers it at the drone's height, give or take the drone's radius.
     """

@@ -1,4 +1,4 @@
-"""How navigation is shown: the task's `view` part."""
+"""NavigationView: what recordings, pictures and the browser show of navigation."""
 
 from __future__ import annotations
 
@@ -54,8 +54,10 @@ class NavigationView(TaskView):
     def snapshot(self, env: TensorEnv, ids: Sequence[int]) -> dict[str, np.ndarray]:
         """Return the state of drones and of the moving obstacles around them; m, m/s, rad, world frame.
 
-        pos [n, 3] · vel [n, 3] · heading [n] · mover [n, 4]: position and width of the nearest mover, NaN if there is none ·
-        crowd [n, K, 3] int16 millimetres and crowd_id [n, K] int16: the K nearest movers by number, -1 if there are fewer.
+        pos, vel    [n, 3]      heading [n]
+        mover       [n, 4]      position and width of the nearest mover; NaN if there is none
+        crowd       [n, K, 3]   positions of the K nearest movers, int16, in millimetres
+        crowd_id    [n, K]      the movers' numbers on the map, int16, ascending; -1 in unused columns, which are last
         """
         assert isinstance(env, NavigationEnv)
         rows = list(ids)
