@@ -76,7 +76,7 @@ def durable_file(path: str | os.PathLike[str], verify: Callable[[Path], None] | 
                 verify(temporary)
             except (
                 StorageError
-            ) as error:  # the temporary file cannot be opened; its name would mean nothing to the user
+            ) as error:  # cannot be opened; the name of a temporary file would mean nothing to the user
                 raise error.__cause__ or error from None
         if os.name == "nt":
             stream.close()  # Windows cannot rename an open file
