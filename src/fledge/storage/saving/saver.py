@@ -5,8 +5,8 @@
     - With an attached optimiser, its parameters and state are staged in the background, and its next `step()` waits for
       that. Everything else is copied before the call returns. Call `fence()` before changing parameters in another way.
     - Without an attached optimiser, everything is staged before the call returns.
-    - An error in the background is logged at the next call, counted, and raised by its handle; training continues, and
-      older checkpoints are untouched.
+    - An error in the background is logged at the next call, counted, and raised by the handle's `wait()`; training
+      continues, and older checkpoints are untouched.
     - `shutdown`, interpreter exit, SIGINT and SIGTERM finish all queued saves. While the interpreter exits, `save_async`
       returns when the file is durable.
 """
@@ -186,7 +186,7 @@ class AsyncCheckpointSaver:
         return self.submit(checkpoint, target, write)
 
     def submit(self, checkpoint: Any, path: str | os.PathLike[str], write: Write) -> CheckpointHandle:
-        """Copy a state as `save_async` does, then call `write(tree, leaves, plans)` in the background to write the file."""
+        """Copy the state `checkpoint` as `save_async` does; in the background, `write(tree, leaves, plans)` writes `path`."""
         start = time.perf_counter()
         if self._closed:
             raise StorageError("this AsyncCheckpointSaver was shut down: create a new one.")
