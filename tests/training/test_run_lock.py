@@ -152,6 +152,19 @@ def test_a_lock_file_that_cannot_be_opened_is_one_sentence(tmp_path: Path) -> No
         RunLock(tmp_path)
 
 
+def test_a_lock_file_that_is_a_pipe_or_a_link_is_neither_waited_for_nor_overwritten(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / LOCK_NAME)
+    run_lock.refuse_busy(tmp_path)
+    with pytest.raises(StorageError, match=r"run\.lock is not a regular file: remove it"):
+        RunLock(tmp_path)
+    (tmp_path / LOCK_NAME).unlink()
+    (tmp_path / "mine").write_text("precious")
+    (tmp_path / LOCK_NAME).symlink_to("mine")
+    with pytest.raises(StorageError, match=r"run\.lock cannot be written \(Too many levels of symbolic links\)"):
+        RunLock(tmp_path)
+    assert (tmp_path / "mine").read_text() == "precious"
+
+
 def test_a_folder_that_only_the_lock_made_is_removed_again(tmp_path: Path) -> None:
     RunLock(tmp_path / "run").release()
     assert not (tmp_path / "run").exists()
