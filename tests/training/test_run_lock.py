@@ -90,7 +90,7 @@ def test_of_many_that_start_at_once_exactly_one_gets_the_folder(tmp_path: Path) 
 
 
 def test_a_fork_that_outlives_the_training_does_not_keep_the_lock(tmp_path: Path) -> None:
-    first = start(tmp_path, then="child = os.fork()\nif child: print(child, flush=True)\ntime.sleep(600)")
+    first = start(tmp_path, then="if not os.fork(): print(os.getpid(), flush=True)\ntime.sleep(600)")
     assert tell(first) == "held\n"
     assert first.stdout is not None
     child = int(first.stdout.readline())
