@@ -52,13 +52,19 @@ def check_readable(path: Path) -> Path:
     return path
 
 
+def not_a_file(path: str | os.PathLike[str]) -> str | None:
+    """Return what is at a path if it is not a regular file, such as "a named pipe"; None for a file or if nothing is there."""
+    mode = os.stat(path).st_mode if os.path.exists(path) else stat.S_IFREG
+    kinds = {stat.S_IFREG: None, stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
+    return kinds.get(stat.S_IFMT(mode), "a device")
+
+
 def path_hint(path: Path) -> str:
     """Return a sentence about a path where no file or folder is: what is there instead, a similar name, or other names."""
     if os.path.exists(path):  # False for a name that is too long, where Path.exists raises
         if path.is_file() or path.is_dir():
             return ""
-        kind = "a named pipe" if path.is_fifo() else "a socket" if path.is_socket() else "a device"
-        return f" It is {kind}, but must be a file or a folder: write its content to a file first."
+        return f" It is {not_a_file(path)}, but must be a file or a folder: write its content to a file first."
     if os.path.islink(path):
         return f" It is a link to {os.readlink(path)}, which does not exist."
     folder = path.parent
