@@ -232,3 +232,26 @@ def test_figures_wait_for_who_is_at_work() -> None:
 def test_pinned_memory_is_for_a_cuda_device() -> None:
     with pytest.raises(ConfigError, match="pin_memory=True needs a CUDA device"):
         DictReplayBuffer(10, ["obs"], device="cpu", pin_memory=True)
+
+
+def test_a_batch_larger_than_memory_gets_a_sentence() -> None:
+    buffer = counting(prioritized=True)
+    with pytest.raises(InputError, match="batch_size=1000000000000 does not fit into memory"):
+        buffer.sample(10**12)
+    for length in (10**12, 10**30):
+        with pytest.raises(InputError, match=f"batch_size=2 and length={length} does not fit into memory"):
+            buffer.sample_sequences(2, length)
+
+
+@pytest.mark.parametrize("wrong", [["a", "b"], [None, 1], [[1], [2, 3]], [1j, 2], object()], ids=str)
+def test_priorities_must_be_numbers(wrong: Any) -> None:
+    with pytest.raises(InputError, match=r"priority is .*, but must hold one number per index"):
+        counting(prioritized=True).update_priorities([0, 1], wrong)
+
+
+def test_the_default_device_of_torch_does_not_matter() -> None:
+    buffer = counting(prioritized=True, n_step=2)
+    with torch.device("meta"):
+        batch = buffer.sample(4)
+        buffer.update_priorities(batch["index"], [1.0, 2.0, 3.0, 4.0])
+        assert {value.device.type for value in (batch | buffer.sample_sequences(2, 2)).values()} == {"cpu"}

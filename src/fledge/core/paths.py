@@ -61,6 +61,12 @@ def kind_of_path(path: Path) -> str:
         return "a broken link"
 
 
+def not_a_file(path: str | os.PathLike[str]) -> str | None:
+    """Return what is at a path if it is not a regular file, such as "a named pipe"; None for a file or if nothing is there."""
+    kind = kind_of_path(Path(path)) if os.path.exists(path) else "a regular file"
+    return None if kind == "a regular file" else kind
+
+
 def path_hint(path: Path) -> str:
     """Return a sentence about a path where no file or folder is: what is there instead, a similar name, or other names."""
     if os.path.exists(path):  # False for a name that is too long, where Path.exists raises

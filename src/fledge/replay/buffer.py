@@ -27,7 +27,7 @@ import torch
 from fledge.core.errors import ConfigError, InputError, StorageError
 from fledge.replay import forks, snapshot
 from fledge.replay.batches import Batch, Ends, check_n_step, sequence_starts, transitions, windows
-from fledge.replay.checks import Indices, device_of, integers, named_values, whole
+from fledge.replay.checks import Indices, check_rows, device_of, floats, in_memory, integers, named_values, whole
 from fledge.replay.episode_store import Episodes, EpisodeStore, uninterrupted
 from fledge.replay.index.prefix_sum import PrefixSum
 from fledge.replay.index.priorities import Priorities
@@ -184,7 +184,7 @@ class DictReplayBuffer(EpisodeStore):
 
     def sample(self, batch_size: int) -> Batch:
         """Sample transitions with replacement: tensors [batch_size, ...] by key."""
-        with self.lock:
+        with self.lock, in_memory(f"batch_size={batch_size!r}"):
             self._check_sampling(batch_size)
             if self.priorities is None:
                 return self._transitions(self.rng.integers(0, self.index.total, batch_size))
@@ -204,9 +204,8 @@ class DictReplayBuffer(EpisodeStore):
         over the ends, so that all are sampled equally often. "index" identifies a window's first transition that lies in the
         episode.
         """
-        with self.lock:
-            self._check_sampling(batch_size)
-            length = whole("length", length, 1)
+        with self.lock, in_memory(f"batch_size={batch_size!r} and length={length!r}"):
+            self._check_sampling(batch_size, length)
             if "mask" in self.schema.names:
                 raise InputError("A key is called 'mask', which windows use for padding: rename it.")
             if ends not in get_args(Ends):
@@ -232,7 +231,7 @@ class DictReplayBuffer(EpisodeStore):
             if self.priorities is None:
                 raise InputError("This buffer samples uniformly: make it with prioritized=True to set priorities.")
             numbers = integers(index)
-            values = torch.as_tensor(priority).detach().to("cpu", torch.float64).reshape(-1).numpy()
+            values = floats("priority", priority)
             if len(numbers) != len(values):
                 raise InputError(f"There are {len(numbers)} indices but {len(values)} priorities: pass one per index.")
             begin = self.index.evicted_total
@@ -249,9 +248,9 @@ class DictReplayBuffer(EpisodeStore):
             return {k: v.pin_memory().to(self.device, non_blocking=True) for k, v in batch.items()}
         return {k: v.to(self.device) for k, v in batch.items()}
 
-    def _check_sampling(self, batch_size: int) -> None:
+    def _check_sampling(self, batch_size: int, length: int = 1) -> None:
         self._check_alive()
-        whole("batch_size", batch_size, 1)
+        check_rows(whole("batch_size", batch_size, 1) * whole("length", length, 1))
         if not self.index.total:
             raise InputError("The buffer is empty: add an episode before sampling.")
 

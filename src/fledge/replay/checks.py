@@ -10,7 +10,9 @@ import numpy as np
 import torch
 
 from fledge.core.errors import ConfigError, FledgeError, FormatError, InputError
+from fledge.core.machine import available_bytes
 
+MANY_ROWS = 2**24  # from here on, compare with the free memory
 Indices = np.ndarray | torch.Tensor | Sequence[int]
 
 
@@ -27,6 +29,32 @@ def integers(index: Indices) -> np.ndarray:
     if numbers.size and numbers.dtype.kind not in "iu":
         raise InputError(f'index is {numbers.dtype}, but must hold whole numbers: pass the "index" of a batch.')
     return numbers.astype(np.int64, copy=False)
+
+
+def floats(name: str, values: Any) -> np.ndarray:
+    """Return numbers (a tensor, an array or a sequence) as [B] float64, or raise InputError if they are not numbers."""
+    try:
+        plain = values.detach().to("cpu", torch.float64).numpy() if isinstance(values, torch.Tensor) else values
+        if (numbers := np.asarray(plain)).dtype.kind in "biuf" or not numbers.size:
+            return numbers.astype(np.float64).reshape(-1)
+    except (TypeError, ValueError, RuntimeError):
+        pass
+    raise InputError(f"{name} is {' '.join(str(values).split())[:60]}, but must hold one number per index.")
+
+
+def check_rows(rows: int) -> None:
+    """Raise MemoryError if a batch of this many rows cannot fit: some systems would end the process instead."""
+    if rows > MANY_ROWS and 8 * rows > available_bytes(torch.device("cpu")):  # one index of 8 bytes per row
+        raise MemoryError
+
+
+@contextlib.contextmanager
+def in_memory(request: str) -> Iterator[None]:
+    """Turn a MemoryError in the block into an InputError that names the request, such as "batch_size=1000"."""
+    try:
+        yield
+    except MemoryError as error:
+        raise InputError(f"a batch of {request} does not fit into memory: ask for a smaller one.") from error
 
 
 def named_values(what: str, data: Any) -> dict[str, Any]:

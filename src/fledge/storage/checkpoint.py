@@ -84,6 +84,7 @@ def write_state(
     if format != "native":
         if base is not None:
             raise ConfigError(f"codec {format!r} cannot store a difference to base: omit base, or use codec='native'.")
+        interop.check_leaves(format, leaves)
         with durable_file(path) as stream:
             interop.write(stream, format, node, leaves, level, metadata or {})
             _make_newest(stream, path)

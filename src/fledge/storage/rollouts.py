@@ -173,7 +173,7 @@ class RolloutStorage(Closing):
 
     def _files(self) -> dict[int, Path]:
         matches = ((path, _NAMES.fullmatch(path.name)) for path in self.save_dir.glob("rollout_*"))
-        return {int(match[1]): path for path, match in matches if match}
+        return {int(match[1]): path for path, match in matches if match and path.is_file()}
 
     def drain(self, timeout: float | None = None) -> bool:
         """Wait until every submitted rollout is durable; return False after `timeout` seconds."""

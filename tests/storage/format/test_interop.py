@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter, OrderedDict, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fledge.core.errors import ConfigError, InputError, StorageError
-from fledge.storage import convert_checkpoint, inspect_checkpoint, load_checkpoint, save_checkpoint
+from fledge.storage import (
+    AsyncCheckpointSaver,
+    convert_checkpoint,
+    inspect_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+)
 from tests.storage.states import assert_same, copy_state, training
 
 
@@ -170,3 +177,49 @@ def test_names_that_lead_nowhere_are_refused(tmp_path: Path) -> None:
     odd = save_checkpoint({"c": torch.zeros(2, dtype=torch.complex128)}, tmp_path / "c")
     with pytest.raises(InputError, match="safetensors cannot hold"):
         convert_checkpoint(odd, tmp_path / "c.safetensors")
+
+
+EMPTY = {"a": b"", "b": [b"", (b"",)], "c": np.array([b"x", b""])}
+
+
+@pytest.mark.parametrize("codec", ["pt", "lz4"])
+def test_a_torch_file_loads_again_and_changes_only_what_the_docs_say(tmp_path: Path, codec: str) -> None:
+    module = OrderedDict(w=torch.ones(2))
+    module._metadata = {"note": b""}  # type: ignore[attr-defined]
+    given = {**EMPTY, "numbers": np.arange(3, dtype=">u8"), "texts": np.array(["a", ""]), "scalar": np.float32(0.5)}
+    given |= {"default": defaultdict(list, k=[b""]), "module": module, "counter": Counter("aab")}
+    path = save_checkpoint(given, tmp_path / "x.pt", codec=codec)
+    found = load_checkpoint(path)
+    if codec == "pt":
+        assert_same(torch.load(path, weights_only=True), found)  # without Fledge
+    assert {key: found[key] for key in "abc"} == {"a": b"", "b": [b"", (b"",)], "c": [b"x", b""]}
+    assert found["numbers"].dtype == torch.uint64
+    assert found["numbers"].numpy().tolist() == [0, 1, 2]
+    assert (found["texts"], found["scalar"], type(found["scalar"])) == (["a", ""], 0.5, float)
+    assert (type(found["default"]), found["default"]) == (dict, {"k": [b""]})
+    assert (type(found["counter"]), found["module"]._metadata) == (Counter, {"note": b""})
+
+
+@pytest.mark.parametrize("codec", ["pt", "lz4"])
+@pytest.mark.parametrize(
+    "value",
+    [np.array(["2020-01-01"], "M8[s]"), np.array([1], "M8[ns]"), np.datetime64("NaT"), np.timedelta64(5, "s")],
+    ids=str,
+)
+def test_a_torch_file_refuses_dates_at_the_call_and_names_them(tmp_path: Path, codec: str, value: Any) -> None:
+    with pytest.raises(InputError, match=r"\['a'\]\[1\] is a NumPy .*use codec='native'"):
+        save_checkpoint({"a": [0, value]}, tmp_path / "x.pt", codec=codec)
+    with (
+        AsyncCheckpointSaver(codec=codec, find_optimizers=False) as saver,
+        pytest.raises(InputError, match=r"\['a'\]\[1\] is a NumPy"),
+    ):
+        saver.save_async({"a": [0, value]}, tmp_path / "x.pt")
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("value", [2**3000, "idna", b"idna", {"idna": 1}], ids=["number", "text", "bytes", "key"])
+def test_a_torch_file_refuses_what_could_not_be_loaded_again(tmp_path: Path, value: Any) -> None:
+    with pytest.raises(InputError, match=r"entry \['a'\]\[1\] could not be loaded again .*use codec='native'"):
+        save_checkpoint({"a": (0, value), "w": torch.ones(2)}, tmp_path / "x.pt", codec="pt")
+    assert not os.listdir(tmp_path)
+    assert_same(load_checkpoint(save_checkpoint({"a": value}, tmp_path / "x")), {"a": value})

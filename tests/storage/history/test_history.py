@@ -189,3 +189,21 @@ def test_a_folder_of_damaged_files_is_not_an_empty_one(tmp_path: Path) -> None:
 def test_a_step_that_is_no_whole_number_is_refused(tmp_path: Path, step: Any) -> None:
     with pytest.raises(InputError, match="must be a whole number of at least 0"):
         CheckpointHistory(tmp_path).save({"model": {}}, step=step)
+
+
+def test_misuse_gets_a_sentence(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    history = CheckpointHistory(tmp_path)
+    for wrong, sentence in (
+        ({"step": True}, "step is True, but must be a whole number"),
+        ({"step": 1, "metric": "0.5"}, "metric is '0.5', but must be a number"),
+        ({"step": 1, "metric": [1, 2]}, r"metric is '\[1, 2\]', but must be a number"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            history.save(state_at(1), **wrong)
+    assert history.is_empty
+    history.save(state_at(1), 1)
+    with pytest.raises(InputError, match=r"entry is None, .* best\(\) is None without a metric"):
+        history.load(history.best())  # type: ignore[arg-type]
+    with AsyncCheckpointSaver(codec="pt", find_optimizers=False) as saver:
+        CheckpointHistory(tmp_path, saver=saver)
+    assert "codec 'pt' is ignored" in caplog.text

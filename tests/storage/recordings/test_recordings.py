@@ -6,12 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fledge.core.errors import ConfigError, InputError
 from fledge.storage import Recording, RecordingWriter, is_recording
+from fledge.storage.recordings import layout, values
 from tests.storage.recordings.flights import FRAME, STEP, check, frames_of, same, scene_of, write
 
 DUEL = {
@@ -193,3 +195,81 @@ def test_misuse_gets_a_sentence_and_leaves_the_recording_whole(tmp_path: Path) -
 def test_bounds_below_one_are_refused(tmp_path: Path, option: str) -> None:
     with pytest.raises(ConfigError, match=f"{option} is 0"):
         RecordingWriter(tmp_path / "a.frec", "toy", FRAME, 1.0, **{option: 0})
+
+
+BIG = np.broadcast_to(np.float32(0), (17, 2**20))  # 68 MiB without memory of its own
+
+
+@pytest.mark.parametrize(
+    ("scene", "sentence"),
+    [
+        ({"a": BIG}, r"scene\['a'\] is an array .* at most 8 axes and 67108864 bytes"),
+        ({"a": [{"b": np.zeros((1,) * 9)}]}, "at most 8 axes"),
+        ({"a": [BIG[:16]] * 17}, "the arrays of an episode's scene and facts take 1140850688 bytes"),
+        ({"a": "x" * 2**22}, "at most 4194304 are allowed"),
+        ({"a": "\ud800"}, "half of a surrogate pair"),
+    ],
+    ids=["array", "axes", "arrays", "text", "surrogate"],
+)
+def test_what_a_reader_would_refuse_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scene: dict[str, object], sentence: str
+) -> None:
+    monkeypatch.setattr(values.np, "array", lambda array, *_, **__: array)  # no copies of large arrays
+    with RecordingWriter(tmp_path / "a.frec", "toy", FRAME, STEP) as writer:
+        for scene_and_facts in ((scene, {}), ({}, scene)):
+            with pytest.raises(InputError, match=sentence.replace("scene\\[", r"(scene|facts)\[")):
+                writer.begin(*scene_and_facts)
+        writer.end(writer.begin({"ok": 1}), "win")
+    assert Recording(tmp_path / "a.frec")[0].scene == {"ok": 1}
+
+
+def test_facts_may_hold_arrays(tmp_path: Path) -> None:
+    small, large = np.arange(3), np.arange(1000)
+    with RecordingWriter(tmp_path / "a.frec", "toy", FRAME, STEP, facts={"a": small}) as writer:
+        writer.end(writer.begin({}, {"a": large}), "win")
+    recording = Recording(tmp_path / "a.frec")
+    assert np.array_equal(recording.facts["a"], small)
+    assert np.array_equal(recording[0].facts["a"], large)
+    with pytest.raises(InputError, match="facts holds an array of 8000 bytes"):
+        RecordingWriter(tmp_path / "b.frec", "toy", FRAME, STEP, facts={"a": large})
+
+
+def test_a_block_of_noise_of_the_largest_size_is_written(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, layout.MAX_BLOCK_BYTES, np.uint8)
+    assert len(layout.record(layout.ARRAY, values.pack_array(noise))) > layout.MAX_BLOCK_BYTES
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-5, None), (0, -5), (-500, 3), (15, 100), (5, 2), (None, None)])
+def test_a_range_of_frames_means_what_a_slice_means(tmp_path: Path, start: int, stop: int | None) -> None:
+    write(tmp_path / "a.frec", [20], block_frames=6)
+    episode = Recording(tmp_path / "a.frec")[0]
+    assert np.array_equal(episode.frames(["n"], start, stop)["n"], episode.frames(["n"])["n"][start:stop])
+    assert episode.index(start, stop).tolist() == list(range(20))[start:stop]
+    with pytest.raises(InputError, match="must be whole numbers"):
+        episode.frames(start=1.5)  # type: ignore[arg-type]
+
+
+def test_wrong_types_get_a_sentence(tmp_path: Path) -> None:
+    with RecordingWriter(tmp_path / "a.frec", "toy", {"x": np.float32(0)}, STEP) as writer:
+        episode = writer.begin()
+        writer.add(episode, {"x": torch.tensor(2.0, requires_grad=True)})  # its value is recorded
+        writer.add_many(episode, {"x": torch.ones(3)})  # type: ignore[dict-item]
+        for wrong in (torch.ones((), dtype=torch.bfloat16), [[1], [2, 3]]):
+            with pytest.raises(InputError, match="frame entry x cannot be converted"):
+                writer.add(episode, {"x": wrong})
+        with pytest.raises(InputError, match="frame entry x is float32"):
+            writer.add_many(episode, {"x": np.float32(1)})  # type: ignore[dict-item]
+        for outcome in (None, 3):
+            with pytest.raises(InputError, match=f"outcome is {outcome}, but must be a text"):
+                writer.end(episode, outcome)  # type: ignore[arg-type]
+        for total in ("a", None, [1, 2]):
+            with pytest.raises(InputError, match=r"total_return is .*, but must be one number"):
+                writer.end(episode, "win", total)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match="surrogate"):
+            writer.end(episode, "\ud800")
+        writer.end(episode, "win", 1.0)
+    recording = Recording(tmp_path / "a.frec")
+    assert recording[0].frames()["x"].tolist() == [2, 1, 1, 1]
+    for wrong in (slice(0, 1), "0", 0.5):
+        with pytest.raises(InputError, match="must be a number"):
+            recording[wrong]  # type: ignore[index]

@@ -2,8 +2,9 @@
 
 `durable_file(path)` yields a stream to a temporary file in the same folder. When the block ends, the file is fsynced, renamed
 to `path`, and the folder is fsynced: then the content survives a power cut. If the block fails, an existing file at `path` is
-untouched. `verify` is called with the path of the finished temporary file; if it raises, the file is removed and not renamed.
-The writer holds a lock (flock) on its temporary file, so `remove_stale` removes only temporary files of killed processes.
+untouched. If `path` is a link, the file that it leads to is replaced. `verify` is called with the path of the finished
+temporary file; if it raises, the file is removed and not renamed. The writer holds a lock (flock) on its temporary file, so
+`remove_stale` removes only temporary files of killed processes.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 from fledge.core.errors import FledgeError, StorageError
+from fledge.core.paths import not_a_file
 
 try:
     import fcntl
@@ -60,7 +62,7 @@ def durable_file(path: str | os.PathLike[str], verify: Callable[[Path], None] | 
 
     Before that, call `verify` with the path of the finished temporary file; if it raises, leave `path` as it is.
     """
-    path, owner = Path(path), os.getpid()
+    path, owner = target_file(path), os.getpid()
     try:
         make_folder(path.parent)
         stream, temporary = _open_temporary(path)
@@ -94,6 +96,18 @@ def durable_file(path: str | os.PathLike[str], verify: Callable[[Path], None] | 
     finally:
         with contextlib.suppress(OSError):  # on a full disk the flush in close fails as well
             stream.close()
+
+
+def target_file(path: str | os.PathLike[str]) -> Path:
+    """Return the path of the file to write: `path`, or the file that a link at `path` leads to.
+
+    Raises:
+        StorageError: There is a device, a named pipe, a socket or a folder, which a rename would replace or fail at.
+    """
+    found = Path(os.path.realpath(path) if os.path.islink(path) else path)
+    if kind := "a link that leads to itself" if os.path.islink(found) else not_a_file(found):
+        raise StorageError(f"{path} is {kind}, but must be a regular file or a new name: choose another path.")
+    return found
 
 
 def make_folder(folder: Path) -> None:

@@ -9,13 +9,14 @@ zip or a pickle, and may expand neither more than 256 times nor beyond the size 
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import pickletools
 import re
 import zipfile
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,7 +26,7 @@ import torch
 from fledge.core.errors import ConfigError, FormatError
 from fledge.core.paths import shorten
 from fledge.storage.format.codecs import MAX_EXPANSION
-from fledge.storage.format.leaves import Leaf, restore
+from fledge.storage.format.leaves import Leaf, entry_error, restore
 from fledge.storage.format.numpy_pickle import read_numpy_pickle
 from fledge.storage.format.safetensors_file import load_safetensors, write_safetensors
 from fledge.storage.format.tree import Node, unflatten
@@ -201,32 +202,73 @@ def unpack_lz4(path: Path) -> bytes:
     return content.getvalue()
 
 
+def check_leaves(format: str, leaves: Sequence[Leaf]) -> None:
+    """Raise InputError if a leaf is a date or a duration of NumPy, which a `torch.save` file cannot hold."""
+    for leaf in leaves if format in ("pt", "lz4") else ():
+        if leaf.kind in ("array", "scalar") and np.dtype(leaf.dtype).kind in "mM":
+            what = f"is a NumPy {leaf.kind} of dtype {np.dtype(leaf.dtype)}, which a .pt or .lz4 file cannot hold"
+            raise entry_error(leaf.path, f"{what}: save x.astype('int64') instead, or use codec='native'.")
+
+
 def write_pt(stream: BinaryIO, node: Node, leaves: Sequence[Leaf]) -> None:
-    """Write a file that `torch.load(weights_only=True)` reads: arrays become tensors, and defaultdicts become dicts."""
+    """Write a file that `torch.load(weights_only=True)` reads.
+
+    Arrays of numbers become tensors, arrays of strings lists, NumPy scalars Python values, and defaultdicts dicts. A plain
+    value that could not be loaded again raises InputError before anything is written.
+    """
 
     def read(number: int) -> Any:  # a tensor that shares the staging memory, with a storage of its own
         leaf = leaves[number]
         assert leaf.data is not None
         return restore(leaf.kind, leaf.dtype, leaf.shape, leaf.data, torch.device("cpu"))
 
-    torch.save(_tensors_only(unflatten(node, read)), stream)
+    state = _rebuilt(unflatten(node, read), _torch_value)
+    _check_loads(state, ())
+    torch.save(state, stream)
 
 
-def _tensors_only(value: Any) -> Any:
+def _check_loads(state: Any, path: tuple[Any, ...]) -> None:
+    """Raise InputError, with the path of the entry, if a state without its tensors cannot be loaded from a `.pt` file."""
+    buffer = io.BytesIO()
+    try:
+        torch.save(_rebuilt(state, lambda value: None if isinstance(value, torch.Tensor) else value), buffer)
+        buffer.seek(0)
+        load_pt(buffer, "it", "cpu")
+    except FormatError as error:
+        inside = state if isinstance(state, dict) else dict(enumerate(state)) if isinstance(state, list | tuple) else {}
+        for key, item in inside.items():
+            _check_loads(item, (*path, key))
+        raise entry_error(path, "could not be loaded again from a .pt or .lz4 file: use codec='native'.") from error
+
+
+class _EmptyBytes:
+    """Pickles as an expression for b"" that `torch.load(weights_only=True)` accepts, unlike pickle's own."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return codecs.encode, ("", "latin1")
+
+
+def _torch_value(value: Any) -> Any:
+    """Return the value that a `torch.save` file holds instead of an array, a NumPy scalar or empty bytes."""
     if isinstance(value, np.ndarray):
         native = value.astype(value.dtype.newbyteorder("="), copy=False)  # torch has no other byte order
-        return torch.from_numpy(native) if native.dtype.kind in "biufc" else native.tolist()
+        return torch.from_numpy(native) if native.dtype.kind in "biufc" else _rebuilt(native.tolist(), _torch_value)
     if isinstance(value, np.generic):
-        return value.item()
+        return _torch_value(value.item())
+    return _EmptyBytes() if isinstance(value, bytes) and not value else value
+
+
+def _rebuilt(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a copy of a state with `change(x)` for every x in it that is not a container."""
     if isinstance(value, dict):
-        plain = {key: _tensors_only(item) for key, item in value.items()}
+        plain = {key: _rebuilt(item, change) for key, item in value.items()}
         if isinstance(value, OrderedDict | Counter):
             again = type(value)(plain)
-            again.__dict__ |= vars(value)  # a module's _metadata
+            again.__dict__ |= _rebuilt(vars(value), change)  # a module's _metadata
             return again
         return plain
     if isinstance(value, list):
-        return [_tensors_only(item) for item in value]
+        return [_rebuilt(item, change) for item in value]
     if type(value) is tuple:
-        return tuple(_tensors_only(item) for item in value)
-    return value
+        return tuple(_rebuilt(item, change) for item in value)
+    return change(value)

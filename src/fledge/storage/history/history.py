@@ -29,6 +29,7 @@ from fledge.storage.format.leaves import Leaf
 from fledge.storage.format.reader import CheckpointFile
 from fledge.storage.format.tree import Node
 from fledge.storage.format.writer import MAX_CHAIN, Plans, Written, plain_copy
+from fledge.storage.history import retention
 from fledge.storage.history.retention import WEIGHTS_ONLY, HistoryEntry, Policy, bases_of, best_names, is_note, plan
 from fledge.storage.history.rewriting import rewrite_weights_only, rewrite_whole
 from fledge.storage.saving.handle import CheckpointHandle
@@ -99,6 +100,8 @@ class CheckpointHistory:
             raise ConfigError(f"max_chain is {max_chain}, but must lie between 1 and {MAX_CHAIN}.")
         if not prefix or Path(prefix).name != prefix or prefix.startswith("."):
             raise ConfigError(f"prefix is {prefix!r}, but must be the start of a file name, such as 'checkpoint'.")
+        if saver is not None and saver.codec != "native":
+            logger.warning("the saver's codec %r is ignored: a history writes native (.fledge) files", saver.codec)
         self.folder, self.saver = Path(os.path.abspath(folder)), saver  # independent of later changes of directory
         self.policy = Policy(keep_whole, keep_best, keep_weights_only, higher_is_better)
         self.weights, self.weights_only_dtype, self.max_chain = tuple(weights), weights_only_dtype, max_chain
@@ -131,10 +134,8 @@ class CheckpointHistory:
             got = f"has {list(state)}" if isinstance(state, dict) else f"is a {type(state).__name__}"
             needs = f"needs one of weights={list(self.weights)}"
             raise InputError(f"the state {got}, but {needs}: add it, or set weights to keys of the state.")
-        if not hasattr(step, "__index__") or int(step) < 0:
-            raise InputError(f"step is {step!r}, but must be a whole number of at least 0.")
-        path = self.folder / numbered_name(self.prefix, step)
-        note = {"step": int(step), "metric": None if metric is None else float(metric), WEIGHTS_ONLY: False}
+        note = retention.new_note(step, metric)
+        path = self.folder / numbered_name(self.prefix, note["step"])
         write = functools.partial(self._write, path, note, plain_copy(metadata or {}), complete)
         if self.saver is not None:
             return self.saver.submit(state, path, write)
@@ -162,15 +163,13 @@ class CheckpointHistory:
             raise StorageError(f"{self.folder} cannot be created ({error.strerror}): choose another folder.") from error
         entries = self.entries()
         note = {**note, "sequence": 1 + max((entry.sequence for entry in entries), default=0)}
-        metadata = {"history": note, "user": extra}
+        meta = {"history": note, "user": extra}
         locked, base = self.delta == "all" or any(entry.base == path.name for entry in entries), None
         with folder_lock(self.folder) if locked else contextlib.nullcontext():  # no other process may change the base
             if locked:
                 self._free_dependents(path.name)
                 base = self._base_for(False, {path.name}) if self.delta == "all" else None
-            written = write_state(
-                path, "native", node, leaves, level=self.level, metadata=metadata, base=base, plans=plans
-            )
+            written = write_state(path, "native", node, leaves, level=self.level, metadata=meta, base=base, plans=plans)
         with folder_lock(self.folder):
             write_text(self._latest, json.dumps({"file": path.name, "step": note["step"]}) + "\n")
             self._prune()
@@ -206,7 +205,6 @@ class CheckpointHistory:
         """
         todo = plan(self.entries(), self.policy)
         removed = {entry.path.name for entry in todo.remove}
-        reduced = True
         for entry in todo.reduce:
             lossy = None if entry.path.name in todo.best else self.weights_only_dtype
             with_delta = self.delta != "none" and lossy is None
@@ -217,11 +215,11 @@ class CheckpointHistory:
                 logger.warning("%s was left unchanged: %s", entry.path.name, error)
             except (FledgeError, OSError) as error:
                 logger.warning("older checkpoints were left unchanged: %s", error)
-                reduced = False
                 break
-        for entry in todo.remove if reduced else ():
-            with contextlib.suppress(OSError):
-                entry.path.unlink(missing_ok=True)
+        else:
+            for entry in todo.remove:
+                with contextlib.suppress(OSError):
+                    entry.path.unlink(missing_ok=True)
         remove_stale(self.folder)
 
     def _files(self) -> list[Path]:
@@ -286,6 +284,8 @@ class CheckpointHistory:
 
     def load(self, entry: HistoryEntry, device: torch.device | str = "cpu", keys: Sequence[str] | None = None) -> Any:
         """Load and verify one checkpoint of `entries()`."""
+        if not isinstance(entry, HistoryEntry):
+            raise InputError(f"entry is {entry!r}, but must be one of entries(); best() is None without a metric.")
         with CheckpointFile(entry.path) as opened:
             return opened.state(device, keys)
 

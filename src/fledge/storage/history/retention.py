@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fledge.core.errors import InputError
+
 WEIGHTS_ONLY = "thin"  # the flag's name in a file's metadata
 
 
@@ -84,6 +86,17 @@ def bases_of(names: set[str], entries: Sequence[HistoryEntry]) -> set[str]:
             found.add(base)
             todo.append(base)
     return found
+
+
+def new_note(step: Any, metric: Any) -> dict[str, Any]:
+    """Return the note of a new whole checkpoint; raise InputError unless step and metric are numbers (metric may be None)."""
+    if not hasattr(step, "__index__") or isinstance(step, bool) or int(step) < 0:
+        raise InputError(f"step is {step!r}, but must be a whole number of at least 0.")
+    try:
+        number = None if metric is None else float("text" if isinstance(metric, str | bytes) else metric)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"metric is {str(metric)[:60]!r}, but must be a number or None.") from None
+    return {"step": int(step), "metric": number, WEIGHTS_ONLY: False}
 
 
 def is_note(note: Any) -> bool:

@@ -19,6 +19,7 @@ import numpy as np
 import xxhash
 
 from fledge.core.errors import ConfigError, StorageError
+from fledge.storage.disk.durable import target_file
 from fledge.storage.recordings import layout
 from fledge.storage.recordings.layout import ARRAY, BEGIN, CLOSE, END, FRAMES, HEADER, Field, record, to_json
 from fledge.storage.recordings.values import pack_array, to_node
@@ -34,6 +35,7 @@ class AppendedFile:
     """
 
     def __init__(self, path: Path, header: dict[str, Any], fields: Sequence[Field], max_bytes: int) -> None:
+        path = target_file(path)
         self.path, self.fields, self.max_bytes = path, fields, max_bytes
         self.size = self.frames = self.raw_bytes = self.episodes = 0
         self.full = False
@@ -70,7 +72,7 @@ class AppendedFile:
                 arrays.append((key, record(ARRAY, pack_array(array), self._arrays[key])))
             return self._arrays[key]
 
-        payload = to_json({"scene": to_node(scene, store), "facts": facts})
+        payload = to_json({"scene": to_node(scene, store), "facts": to_node(facts, store)})
         data = b"".join([packed for _, packed in arrays]) + record(BEGIN, payload, self.episodes)
         if self._append(data):
             self._open[episode] = self.episodes

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fledge.core.errors import InputError
-from fledge.storage.recordings.layout import FRAMES, MAX_FRAME, Head
+from fledge.storage.recordings.layout import FRAMES, MAX_READ, Head
 
 if TYPE_CHECKING:
     from fledge.storage.recordings.reader import Recording
-
-MAX_READ = 2**30  # bytes decompressed by one call
 
 
 class Block(NamedTuple):
@@ -95,7 +93,7 @@ class Episode:
 
         Args:
             names: Fields to read; all by default.
-            start: Number of the first frame to read.
+            start: Number of the first frame to read; negative numbers count from the end, as in a slice.
             stop: Number after the last frame to read; None reads to the end.
         """
         fields = self._recording._select(names)
@@ -124,7 +122,10 @@ class Episode:
 
     def _cut(self, start: int, stop: int | None) -> Iterator[tuple[Block, int, int]]:
         """Yield each block with frames in the range, the first of these frames, and the frame after the last."""
-        stop = MAX_FRAME if stop is None else stop
+        try:
+            start, stop, _ = slice(start, stop).indices(self.length)  # as Python slices: -5 is the fifth from the end
+        except TypeError:
+            raise InputError(f"start is {start!r} and stop is {stop!r}, but both must be whole numbers.") from None
         for block in self._blocks:
             first, last = max(start, block.head.first), min(stop, block.head.first + block.head.frames)
             if first < last:

@@ -26,9 +26,10 @@ LINE = NAME + b"%d\n" % VERSION
 HEADER, ARRAY, BEGIN, FRAMES, END, CLOSE = KINDS = range(1, 7)
 CODECS = ("raw", "lz4-shuffle", "zstd-shuffle", "zstd-bytedelta", "pco")  # by the number in a file
 
-MAX_PAYLOAD, MAX_JSON = 64 * 2**20, 4 * 2**20
+MAX_BLOCK_BYTES = 64 * 2**20  # size of an array, or of the frames of one record, decompressed
+MAX_PAYLOAD, MAX_JSON = MAX_BLOCK_BYTES + 2**16, 4 * 2**20  # incompressible data and its description fit too
 LIMITS = dict.fromkeys(KINDS, MAX_JSON) | {ARRAY: MAX_PAYLOAD, FRAMES: MAX_PAYLOAD}
-MAX_BLOCK_BYTES = 64 * 2**20  # size of the frames of one record, decompressed
+MAX_READ = 2**30  # bytes decompressed by one call
 MAX_FIELDS, MAX_DIMS = 256, 8
 MAX_FRAME = 2**31  # frames of an episode
 MAX_OUTCOME = 64  # characters
@@ -177,7 +178,13 @@ def split(payload: bytes, count: int) -> list[memoryview]:
 
 
 def to_json(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    """Return a value as JSON; raise InputError if a text in it is not valid Unicode."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        wrong = f"{text[error.start]!r}, half of a surrogate pair"
+        raise InputError(f"a text of the recording holds {wrong}, which is not valid Unicode: remove it.") from error
 
 
 def from_json(payload: bytes, kind: type = dict) -> Any:

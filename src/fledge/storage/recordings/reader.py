@@ -25,10 +25,11 @@ import xxhash
 
 from fledge.core.closing import Closing
 from fledge.core.errors import FormatError, InputError, StorageError
+from fledge.core.paths import not_a_file
 from fledge.storage.format.codecs import MAX_EXPANSION
 from fledge.storage.recordings import layout
-from fledge.storage.recordings.episode import MAX_READ, Block, Episode
-from fledge.storage.recordings.layout import ARRAY, BEGIN, CLOSE, END, FRAMES, HEADER, Field, Head
+from fledge.storage.recordings.episode import Block, Episode
+from fledge.storage.recordings.layout import ARRAY, BEGIN, CLOSE, END, FRAMES, HEADER, MAX_READ, Field, Head
 from fledge.storage.recordings.values import from_node, unpack_array
 
 KEPT_ARRAYS = 8  # decompressed arrays of scenes that are cached
@@ -52,6 +53,8 @@ class Recording(Closing):
         self._arrays: list[Block] = []
         self._kept: dict[int, np.ndarray] = {}
         self._lock = threading.RLock()
+        if kind := not_a_file(self.path):  # opening a named pipe would wait for ever
+            raise StorageError(f"{path} cannot be read because it is {kind}: give the path of a recording.")
         try:
             self._stream = open(self.path, "rb", buffering=0)  # noqa: SIM115 - closed by close
         except OSError as error:
@@ -68,6 +71,8 @@ class Recording(Closing):
 
     def __getitem__(self, number: int) -> Episode:
         """Return an episode by number; negative numbers count from the end."""
+        if not hasattr(number, "__index__"):
+            raise InputError(f"the episode is {number!r}, but must be a number: for several, use list(recording)[a:b].")
         if not -len(self) <= number < len(self):
             raise InputError(f"{self.path} has no episode {number}; it has {len(self)} episodes, counted from 0.")
         return self._episodes[number]

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fledge.core.errors import FormatError, InputError
+from fledge.storage.recordings import layout
 from fledge.storage.recordings.layout import check_dtype, from_json, pack, read_description, split, to_json, unpack
 
 SMALL = 256  # maximum bytes of an inline array
@@ -32,7 +33,14 @@ def freeze(value: Any, what: str, depth: int = 0) -> Any:
         InputError: The value holds something that a recording cannot store.
     """
     if isinstance(value, np.ndarray | np.generic) and np.ndim(value):
-        return np.array(value, check_dtype(value.dtype, what), order="C")
+        dtype = check_dtype(value.dtype, what)
+        try:
+            read_description(np.dtype(dtype).str, list(value.shape))  # as the reader will
+        except FormatError as error:
+            limits = f"at most {layout.MAX_DIMS} axes and {layout.MAX_BLOCK_BYTES} bytes"
+            got = f"an array of shape {value.shape} and {value.nbytes} bytes"
+            raise InputError(f"{what} is {got}, but may have {limits}: split it, or record less.") from error
+        return np.array(value, dtype, order="C")
     if isinstance(value, np.generic | np.ndarray):
         value = value.item()
     if value is None or isinstance(value, bool | str):
@@ -49,6 +57,44 @@ def freeze(value: Any, what: str, depth: int = 0) -> Any:
         depths = f"nested at most {MAX_DEPTH} levels deep"
         raise InputError(f"{what} holds a {type(value).__name__}; allowed are {allowed}, {depths}.")
     return {key: freeze(item, f"{what}[{key!r}]", depth + 1) for key, item in value.items()}
+
+
+def as_array(name: str, value: Any) -> np.ndarray:
+    """Return an entry of a frame (an array, a tensor or a number) as an array; raise InputError if it cannot be one."""
+    try:
+        return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"frame entry {name} cannot be converted to a NumPy array ({error}): convert it first."
+        ) from error
+
+
+def check_episode(scene: Any, facts: Any) -> None:
+    """Raise InputError if the frozen scene and facts of an episode are larger than a reader accepts."""
+    sizes: list[int] = []
+
+    def store(array: np.ndarray) -> int:
+        sizes.append(array.nbytes)
+        return layout.MAX_READ  # at least as long as the number that the array will get
+
+    layout.record(layout.BEGIN, to_json({"scene": to_node(scene, store), "facts": to_node(facts, store)}))
+    if sum(sizes) > layout.MAX_READ:
+        raise InputError(
+            f"the arrays of an episode's scene and facts take {sum(sizes)} bytes, but at most {layout.MAX_READ} are allowed: "
+            "record less."
+        )
+
+
+def to_header(facts: Any) -> Any:
+    """Return the JSON of a recording's frozen facts, which may hold small arrays only."""
+
+    def store(array: np.ndarray) -> int:
+        allowed = f"but at most {SMALL} are allowed there"
+        raise InputError(
+            f"facts holds an array of {array.nbytes} bytes, {allowed}: put it into the scene of an episode."
+        )
+
+    return to_node(facts, store)
 
 
 def to_node(value: Any, store: Callable[[np.ndarray], int]) -> Any:

@@ -29,8 +29,8 @@ import numpy as np
 from fledge.core.closing import Closing
 from fledge.core.errors import ConfigError, InputError, StorageError
 from fledge.storage.recordings.appending import AppendedFile
-from fledge.storage.recordings.layout import MAX_BLOCK_BYTES, MAX_OUTCOME, describe_fields
-from fledge.storage.recordings.values import freeze
+from fledge.storage.recordings.layout import MAX_BLOCK_BYTES, MAX_OUTCOME, describe_fields, to_json
+from fledge.storage.recordings.values import as_array, check_episode, freeze, to_header
 from fledge.storage.saving import exit_drain
 
 logger = logging.getLogger("fledge.storage")
@@ -84,13 +84,13 @@ class RecordingWriter(Closing):
                 raise ConfigError(f"{name} is {value}, but must be at least 1.")
         if not 0 < seconds_per_frame < float("inf"):
             raise ConfigError(f"seconds_per_frame is {seconds_per_frame}, but must be finite and above 0.")
-        self.fields = {f.name: f for f in describe_fields({k: np.asarray(v) for k, v in frame.items()})}
+        self.fields = {f.name: f for f in describe_fields({k: as_array(k, v) for k, v in frame.items()})}
         self.frame_bytes = sum(f.nbytes for f in self.fields.values())
         header = {
             "task": task,
             "seconds_per_frame": float(seconds_per_frame),
             "fields": [[f.name, f.dtype.str, list(f.shape)] for f in self.fields.values()],
-            "facts": freeze(dict(facts or {}), "facts"),
+            "facts": to_header(freeze(dict(facts or {}), "facts")),
         }
         self.max_episodes, self.max_frames, self.when_full = max_episodes, max_frames, when_full
         self.block_frames = min(block_frames, max(1, MAX_BLOCK_BYTES // max(self.frame_bytes, 1)))
@@ -125,6 +125,7 @@ class RecordingWriter(Closing):
             self._refused += 1
             return None
         held, described = freeze(dict(scene or {}), "scene"), freeze(dict(facts or {}), "facts")
+        check_episode(held, described)
         size = sum(value.nbytes for value in held.values() if isinstance(value, np.ndarray))
         episode = self._begun
         if not self._submit(lambda: self._file.begin(episode, held, described), size):
@@ -136,12 +137,13 @@ class RecordingWriter(Closing):
 
     def add(self, episode: int | None, frame: Mapping[str, Any]) -> None:
         """Record one frame of an episode."""
-        self.add_many(episode, {name: np.asarray(value)[None] for name, value in frame.items()})
+        self.add_many(episode, {name: as_array(name, value)[None] for name, value in frame.items()})
 
     def add_many(self, episode: int | None, frames: Mapping[str, np.ndarray]) -> None:
         """Record frames [T, ...] of an episode, in order."""
         if episode is None or self._inactive():
             return
+        frames = {name: as_array(name, value) for name, value in frames.items()}
         state, count = self._state(episode), self._check(frames)
         start = 0
         while start < count:
@@ -165,9 +167,15 @@ class RecordingWriter(Closing):
         if episode is None or self._inactive():
             return
         state = self._state(episode)
-        if len(outcome) > MAX_OUTCOME:
-            raise InputError(f"outcome has {len(outcome)} characters, but at most {MAX_OUTCOME} are allowed.")
-        described = {"outcome": outcome, "return": freeze(float(total_return), "return"), "frames": state.frames}
+        if not isinstance(outcome, str) or len(outcome) > MAX_OUTCOME:
+            got = f"has {len(outcome)} characters" if isinstance(outcome, str) else f"is {outcome!r}"
+            raise InputError(f"outcome {got}, but must be a text of at most {MAX_OUTCOME} characters, such as 'win'.")
+        to_json(outcome)
+        try:
+            total = float(total_return)
+        except (TypeError, ValueError):
+            raise InputError(f"total_return is {str(total_return)[:60]!r}, but must be one number.") from None
+        described = {"outcome": outcome, "return": freeze(total, "return"), "frames": state.frames}
         self._hand_over(episode, state)
         del self._open[episode]
         self._submit(lambda: self._file.end(episode, described), None)  # small and rare: always fits
@@ -237,12 +245,16 @@ class RecordingWriter(Closing):
         """Return the number of frames; raise InputError unless their names, dtypes and shapes fit the recording."""
         if frames.keys() != self.fields.keys():
             raise InputError(f"the frame has the entries {sorted(frames)}, but must have {sorted(self.fields)}.")
-        counts = {len(value) for value in frames.values()}
         for name, value in frames.items():
             known = self.fields[name]
-            if value.shape[1:] != known.shape or value.dtype.newbyteorder("=") != known.dtype.newbyteorder("="):
+            if (
+                not value.ndim
+                or value.shape[1:] != known.shape
+                or value.dtype.newbyteorder("=") != known.dtype.newbyteorder("=")
+            ):
                 got = f"{value.dtype} {value.shape[1:]}"
                 raise InputError(f"frame entry {name} is {got}, but must be {known.dtype} {known.shape}.")
+        counts = {len(value) for value in frames.values()}
         if len(counts) > 1:
             raise InputError(f"frame entries have {sorted(counts)} rows, but all must have the same number.")
         return counts.pop()

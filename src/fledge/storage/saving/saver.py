@@ -29,6 +29,7 @@ from fledge.core.errors import ConfigError, InputError, StorageError, harmless
 from fledge.storage.checkpoint import NATIVE, check_level, target_path, write_state
 from fledge.storage.disk.durable import remove_stale
 from fledge.storage.format.flattening import flatten
+from fledge.storage.format.interop import check_leaves
 from fledge.storage.format.leaves import DTensorChoice, Leaf
 from fledge.storage.format.tree import Node
 from fledge.storage.format.writer import Plans, Written, plain_copy
@@ -113,9 +114,7 @@ class AsyncCheckpointSaver:
         """
         for optimizer in optimizers:
             if not isinstance(optimizer, torch.optim.Optimizer):
-                raise InputError(
-                    f"attach takes torch optimisers, but got a {type(optimizer).__name__}: pass the optimiser itself."
-                )
+                raise InputError(f"attach takes optimisers, got a {type(optimizer).__name__}: pass the optimiser.")
             if not any(known is optimizer for known in self._optimizers):
                 self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
                 self._optimizers.append(optimizer)
@@ -183,9 +182,9 @@ class AsyncCheckpointSaver:
                 remove_stale(target.parent)
             return write_state(target, format, node, leaves, level=level, metadata=metadata, base=base, plans=plans)
 
-        return self.submit(checkpoint, target, write)
+        return self.submit(checkpoint, target, write, format)
 
-    def submit(self, checkpoint: Any, path: str | os.PathLike[str], write: Write) -> CheckpointHandle:
+    def submit(self, checkpoint: Any, path: Path, write: Write, format: str = "native") -> CheckpointHandle:
         """Copy the state `checkpoint` as `save_async` does; in the background, `write(tree, leaves, plans)` writes `path`."""
         start = time.perf_counter()
         if self._closed:
@@ -193,8 +192,9 @@ class AsyncCheckpointSaver:
         if os.getpid() != self._pid:
             raise StorageError("this AsyncCheckpointSaver belongs to another process: create one in this process.")
         self._report_errors()
-        handle = CheckpointHandle(path if isinstance(path, Path) else Path(path))
+        handle = CheckpointHandle(path)
         node, leaves = flatten(checkpoint, self.dtensor)
+        check_leaves(format, leaves)
         if not self._make_room(handle):
             return handle
         pipeline = self._pipeline
