@@ -60,7 +60,8 @@ def run(tmp_path: Path) -> Path:
     "name",
     [
         "run/config.yaml", "run/run.json", "run/run.lock", "run/metrics.jsonl", "run/metrics.csv",
-        "run/checkpoints/checkpoint_000000008.fledge", "run/checkpoints/new.pt", "run/selves/past_1.fledge", "run/checkpoints/deeper/x.html",
+        "run/checkpoints/checkpoint_000000008.fledge", "run/checkpoints/new.pt", "run/selves/self_1.fledge",
+        "run/checkpoints/deeper/x.html",
         "link/checkpoint_000000008.fledge", "run/../run/config.yaml", "history/mine_8.fledge",
     ],
 )  # fmt: skip
