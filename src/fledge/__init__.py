@@ -18,9 +18,11 @@ from typing import Any
 # Threads that wait must not spin: beside a busy neighbour that is 15 times slower. Read when torch loads its OpenMP runtime.
 _TAMED = "OMP_WAIT_POLICY" not in os.environ
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-# OpenMP takes "2,1", one number for each level; numexpr, which blosc2 loads, would fail on it.
-if not os.environ.get("OMP_NUM_THREADS", "1").isdigit():
-    os.environ.setdefault("NUMEXPR_NUM_THREADS", os.environ["OMP_NUM_THREADS"].split(",")[0].strip() or "1")
+# OpenMP takes "2,1", one number for each level; numexpr, which blosc2 loads, fails on that and on any text but a number.
+_WISH = os.environ.get("OMP_NUM_THREADS", "1")
+if not _WISH.isdecimal():
+    _FIRST = _WISH.split(",")[0].strip()
+    os.environ.setdefault("NUMEXPR_NUM_THREADS", _FIRST if _FIRST.isdecimal() else "1")
 
 _HOMES = {
     "ActorCritic": "fledge.agents.actor_critic",

@@ -10,18 +10,22 @@ Importing this module registers one ID for each registered task. Gymnasium impor
 its name: `gymnasium.make_vec("fledge.gym:fledge/Navigation-v0", num_envs=64)`.
 
 Keywords are the settings of the task's env, dotted or nested ({"reward.crash": 5.0}, reward={"crash": 5.0}), enums by name,
-and `preset`, `seed`, `device` and `num_threads`. gymnasium.make takes max_episode_steps for its own time limit, in decisions.
+and `preset`, `seed`, `device` and `num_threads`. If the task has a setting max_episode_steps, this keyword sets it, also in
+gymnasium.make; for other tasks, gymnasium.make takes it for a time limit of its own, in decisions.
 A task that trains against an opponent has one here too: `gymnasium.make("fledge/Aircombat-v0", opponent="crank")`.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
+from gymnasium.envs import registration
 
+from fledge.core.config_help import field_help
 from fledge.core.errors import ConfigError
 from fledge.envs.placement import EnvPlacement
 from fledge.tasks.registry import find_task, task_names
@@ -54,7 +58,15 @@ def make_single(task: str, **settings: Any) -> GymnasiumEnv:
             f"gymnasium.make makes one env, but num_envs={settings['num_envs']} was given: leave num_envs out, or use "
             "gymnasium.make_vec."
         )
-    make_env = env_maker(find_task(task), {**settings, "num_envs": 1})
+    caller, found = sys._getframe(1), find_task(task)
+    # gymnasium.make does not pass max_episode_steps on: it adds a wrapper that counts decisions and reports no outcome. With
+    # the task's own limit, which counts physics steps, an episode ends before that wrapper would end it.
+    if caller.f_code is registration.make.__code__ and "max_episode_steps" in field_help(found.config):
+        spec = caller.f_locals.get("env_spec")
+        limit = caller.f_locals.get("max_episode_steps") or getattr(spec, "max_episode_steps", None)
+        if limit is not None and limit != -1:  # -1: no wrapper
+            settings["max_episode_steps"] = limit
+    make_env = env_maker(found, {**settings, "num_envs": 1})
     return GymnasiumEnv(make_env(), make_env)
 
 
@@ -79,7 +91,7 @@ def env_maker(task: Task, given: Mapping[str, Any]) -> EnvMaker:
     Raises:
         ConfigError: A setting is unknown, or a value does not fit.
     """
-    from fledge.core.config_help import field_help, unknown_key
+    from fledge.core.config_help import unknown_key
     from fledge.core.overrides import build_config, nested
     from fledge.core.settings import check_settings
 

@@ -176,7 +176,7 @@ def test_all_ways_take_turns() -> None:
             ["env.num_envs=6", "ranks=2"],
             "must be a multiple of 4, so that each of the 2 ranks can collect in two halves",
         ),
-        (["--picture", "x.foo"], "path of a .png"),
+        (["--picture", "x.foo"], "must end in .png"),
         (["navigation", "algo=sac"], "algo=ppo"),
     ],
 )

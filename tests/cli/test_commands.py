@@ -33,11 +33,12 @@ def test_help_exists_and_says_something(command: list[str]) -> None:
     assert len(done.output) > 150
 
 
-def test_threads_may_be_given_for_each_level() -> None:
-    env = os.environ | {"OMP_NUM_THREADS": "2,1"}
+@pytest.mark.parametrize(("given", "told"), [("2,1", "2"), ("abc", "OMP_NUM_THREADS is 'abc', but must be")])
+def test_threads_may_be_given_for_each_level_and_must_be_numbers(given: str, told: str) -> None:
+    env = {k: v for k, v in os.environ.items() if k != "NUMEXPR_NUM_THREADS"} | {"OMP_NUM_THREADS": given}
     code = "import fledge.storage; from fledge.core.machine import torch_threads; print(torch_threads())"
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
-    assert done.stdout == "2\n", done.stderr
+    assert told in (done.stdout + done.stderr).splitlines()[-1]
 
 
 def test_the_package_itself_is_the_command_line() -> None:

@@ -39,7 +39,7 @@ def test_export_writes_golden_vectors_of_a_flight(tmp_path: Path) -> None:
     assert set(np.load(golden)) == {"state", "lidar", "dynamic_obstacle", "action"}
     refused = call("export", path, str(tmp_path / "p.ts"), *words, str(tmp_path / "golden.csv"))
     assert refused.exit_code == 2
-    assert "must be a file that ends in .npz" in refused.output
+    assert "must end in .npz" in refused.output
 
 
 def test_export_refuses_other_endings(policy_file: Path, tmp_path: Path) -> None:

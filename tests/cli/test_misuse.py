@@ -11,6 +11,8 @@ import torch
 from click.testing import CliRunner
 
 from fledge.cli import main
+from fledge.core.errors import ConfigError
+from fledge.evaluation.evaluate import evaluate
 from fledge.storage import save_checkpoint
 from tests.cli.policy_files import call
 
@@ -152,3 +154,31 @@ def test_a_slip_gets_a_sentence_that_helps(words: list[str], sentence: str) -> N
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 2
     assert sentence in done.output
+
+
+def test_no_command_replaces_the_files_of_a_run(tmp_path: Path, policy_file: Path) -> None:
+    run, saved = tmp_path / "run", tmp_path / "run/checkpoints/checkpoint_000000008.fledge"
+    saved.parent.mkdir(parents=True)
+    saved.write_bytes(policy_file.read_bytes())
+    (run / "config.yaml").write_text("task: navigation")
+    files = {path: path.read_bytes() for path in (saved, policy_file, run / "config.yaml")}
+    for words, sentence in (
+        (["report", run, "--out", run / "config.yaml"], "must end in .html"),
+        (["report", run, "--out", saved.with_suffix(".html")], "belongs to the run"),
+        (["export", policy_file, saved], "belongs to the run"),
+        (["export", policy_file, policy_file], "is the file that is read"),
+        (["export", policy_file, saved.with_suffix(".onnx")], "belongs to the run"),
+        (["export", policy_file, tmp_path / "x.onnx", "--golden", saved.with_suffix(".npz")], "belongs to the run"),
+        (["convert", policy_file, saved], "belongs to the run"),
+        (["eval", "gap", "--record", saved.with_suffix(".frec")], "belongs to the run"),
+        (["benchmark", "density", "--picture", saved.with_suffix(".png")], "belongs to the run"),
+        (["watch", run, "--save", saved.with_suffix(".html")], "belongs to the run"),
+        (["advise", "--picture", saved.with_suffix(".png")], "belongs to the run"),
+    ):
+        done = call(*map(str, words))
+        assert done.exit_code in (1, 2), words
+        assert sentence in done.output.replace("\n", " "), (words, done.output)
+    with pytest.raises(ConfigError, match="belongs to the run"):
+        evaluate("gap", episodes=1, picture=saved.with_suffix(".png"))
+    assert {path: path.read_bytes() for path in files} == files
+    assert len(list(saved.parent.iterdir())) == 1

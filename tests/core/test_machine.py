@@ -24,7 +24,6 @@ from fledge.core.errors import ConfigError
         ("2,1", 8, 1, 2),
         ("", 8, 2, 4),
         ("0", 8, 2, 4),
-        ("many", 8, 2, 4),
     ],
 )
 def test_torch_gets_the_threads_that_the_environment_says_else_its_share_of_the_cores(
@@ -35,6 +34,15 @@ def test_torch_gets_the_threads_that_the_environment_says_else_its_share_of_the_
     if wish is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", wish)
     assert machine.torch_threads(ranks) == threads
+
+
+@pytest.mark.parametrize("wish", ["abc", "-2", "1e3", "²", "99999999999", "x,2"])
+def test_a_number_of_threads_that_is_none_is_told_with_the_variables_name(
+    wish: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", wish)
+    with pytest.raises(ConfigError, match=f"OMP_NUM_THREADS is '{wish}', but must be a whole number from 1 to 1024"):
+        machine.torch_threads()
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="torch brings GNU OpenMP on Linux")

@@ -32,8 +32,6 @@ def vector(num_envs: int = 4, **settings: Any) -> Any:
 
 
 def single(**settings: Any) -> Any:
-    if "max_episode_steps" in settings:  # which gymnasium.make keeps for a wrapper of its own
-        return fledge.gym.make_single("navigation", **(SMALL | settings))
     return gymnasium.make(NAME, **(SMALL | settings)).unwrapped
 
 
@@ -157,12 +155,35 @@ def test_the_single_env_flies_what_a_vector_of_one_flies_episode_by_episode() ->
     many.close()
 
 
-def test_a_time_limit_is_gymnasiums_own_wrapper() -> None:
-    env = gymnasium.make(NAME, max_episode_steps=3, **SMALL)
+@pytest.mark.parametrize("form", ["make", "spec", "direct", "sync", "vector"])
+def test_the_time_limit_is_the_tasks_own_however_the_env_is_made(form: str) -> None:
+    limit: Any = {"max_episode_steps": 10, "decimation": 5, **SMALL}
+    if form == "sync":
+        env = gymnasium.make_vec(NAME, num_envs=1, vectorization_mode="sync", **limit)
+    elif form == "vector":
+        env = gymnasium.make_vec(NAME, num_envs=1, **limit)
+    elif form == "direct":
+        env = fledge.gym.make_single("navigation", **limit)
+    else:
+        env = gymnasium.make(NAME, **limit)
+        env = gymnasium.make(env.spec) if form == "spec" else env
     env.reset(seed=0)
-    ends = [env.step(np.full(3, 0.5, np.float32))[2:4] for _ in range(3)]
-    assert ends == [(False, False), (False, False), (False, True)]
-    assert not same(env.reset()[0], env.reset()[0])
+    action = np.full(env.action_space.shape, 0.5, np.float32)
+    assert not env.step(action)[3]
+    *_, truncated, info = env.step(action)
+    assert truncated
+    info = info["final_info"] if form == "vector" else info
+    assert np.all(info["outcome"] == "timeout")
+    assert np.all(info["episode_length"] == 2)
+    env.close()
+
+
+def test_a_task_without_the_setting_gets_gymnasiums_time_limit() -> None:
+    duel: Any = {"opponent": "random", "spacetime": False, "num_threads": 1}
+    env = gymnasium.make("fledge/Aircombat-v0", max_episode_steps=2, **duel)
+    env.reset(seed=0)
+    action = {"rudder": np.zeros(1, np.float32)[0], "throttle": np.ones(1, np.float32)[0], "fire": 0}
+    assert [env.step(action)[3] for _ in range(2)] == [False, True]
     env.close()
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import pickle
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,7 @@ from fledge.core.errors import InputError
 from fledge.core.specs import TensorSpec
 from fledge.envs.adapters.from_gymnasium import FromGymnasium
 from fledge.envs.adapters.stable_baselines3 import StableBaselinesVecEnv
+from fledge.envs.reward_wrapper import RewardWrapper
 from fledge.tasks.navigation.config import Dynamics, NavigationConfig
 from fledge.tasks.navigation.env import NavigationEnv
 
@@ -157,3 +161,11 @@ def test_what_it_cannot_do_it_says() -> None:
     with pytest.raises(InputError, match=r"dict of actions \(go, turn\)"):
         StableBaselinesVecEnv(odd)
     odd.close()
+
+
+def test_an_env_that_is_pickled_says_to_make_it_in_the_other_process() -> None:
+    with closing(StableBaselinesVecEnv(make())) as vec:
+        for thing in (vec, vec.env, RewardWrapper(vec.env, lambda out: out["reward"])):
+            for send in (pickle.dumps, copy.deepcopy):
+                with pytest.raises(InputError, match=r"NavigationEnv cannot be pickled.*make the env there"):
+                    send(thing)

@@ -2,18 +2,20 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from fledge.core.errors import ConfigError
-from fledge.training import ranks
+from fledge.core.errors import ConfigError, FledgeError
+from fledge.training import ranks, torchrun_store
 from fledge.training.torchrun_store import agree_on_prefix
 
 
@@ -146,3 +148,24 @@ def test_a_rank_whose_first_rank_was_killed_before_they_met_ends_too() -> None:
     if alone:
         os.kill(child, signal.SIGKILL)
     assert not alone
+
+
+def test_a_rank_says_who_is_missing_and_gives_up_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    place = f"127.0.0.1:{port}"
+    monkeypatch.setattr(torchrun_store, "NOTICE_S", 0.1)
+    monkeypatch.setattr(torchrun_store, "TIMEOUT", timedelta(seconds=1))
+    set_environment(monkeypatch, f"WORLD_SIZE=3 RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT={port}")
+    with pytest.raises(
+        FledgeError, match=f"Rank 0 waited .* for the other 2 of 3 ranks at {place}: look for their errors"
+    ):
+        ranks.joined_ranks(1, "cpu", []).__enter__()
+    assert f"waiting for 2 of 3 ranks at {place}" in capsys.readouterr().err
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(FledgeError, match=f"Rank 1 of 3 cannot connect at {place}"):
+        ranks.joined_ranks(1, "cpu", []).__enter__()
+    assert f"waiting for the store of rank 0 at {place}" in capsys.readouterr().err

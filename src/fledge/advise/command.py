@@ -10,6 +10,7 @@ from fledge.advise.decide import decide
 from fledge.advise.measure import measure
 from fledge.advise.render import render, save_plot, settings_line
 from fledge.core.errors import ConfigError
+from fledge.core.paths import check_output
 from fledge.core.terminal import doing, make_console, say
 from fledge.training.config import TrainConfig, make_config
 
@@ -51,8 +52,8 @@ def run_advise(
     if len(tasks) > 1:
         raise ConfigError(f"{' and '.join(tasks)} were given, but the advice is for one task: name one.")
     cfg = make_config(tasks[0] if tasks else "navigation", preset, overrides)
-    if picture and (picture.suffix != ".png" or not picture.parent.is_dir()):
-        raise ConfigError(f"{picture} cannot be written: pass the path of a .png file in a folder that exists.")
+    if picture and not check_output(picture, (".png",)).parent.is_dir():
+        raise ConfigError(f"{picture} cannot be written: there is no folder {picture.parent}. Make it first.")
     errors, console = make_console(stderr=True), make_console()
     with doing(errors, "advise") as on_progress:
         result = advise(cfg, budget, seconds, on_progress)

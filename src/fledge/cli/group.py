@@ -13,7 +13,8 @@ from typing import Any
 
 import click
 
-from fledge.core.errors import FledgeError, InterruptedRunError
+from fledge.core import paths
+from fledge.core.errors import ConfigError, FledgeError, InterruptedRunError
 from fledge.core.paths import check_readable, os_error_message
 from fledge.core.terminal import harmless
 
@@ -150,9 +151,10 @@ def check_output(path: Path | None, option: str = "--picture", endings: Sequence
     """Raise an error if an output file cannot be written or has a wrong ending, before any work is done for it."""
     if path is None:
         return
-    if path.suffix not in endings:
-        known = " or ".join([", ".join(endings[:-1]), endings[-1]]).removeprefix(" or ")
-        raise click.BadParameter(f"{path.name} must end in {known}.", param_hint=option)
+    try:
+        paths.check_output(path, endings)
+    except ConfigError as error:
+        raise click.BadParameter(str(error), param_hint=option) from None
     path.parent.mkdir(parents=True, exist_ok=True)
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise PermissionError(errno.EACCES, "Permission denied", str(path))

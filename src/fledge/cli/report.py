@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fledge.cli.group import INPUT, OVERRIDES, PATH, as_json, as_settings, main, task_option
+from fledge.cli.group import INPUT, OVERRIDES, PATH, as_json, as_settings, check_output, main, task_option
 from fledge.cli.task_options import read_vary
 
 
@@ -16,7 +16,7 @@ from fledge.cli.task_options import read_vary
 @click.argument("run", type=INPUT)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @task_option
-@click.option("--out", type=PATH, help="Page to write. [default: RUN/report.html]")
+@click.option("--out", type=PATH, help="Page to write (.html). [default: RUN/report.html]")
 @click.option("--episodes", default=256, show_default=True, help="Episodes per policy and env config.")
 @click.option("--seed", default=7, show_default=True, help="Seed of the held-out episodes.")
 @click.option("--vary", help="Values of a setting to evaluate one after the other: env.moving_obstacles=0,80.")
@@ -25,6 +25,7 @@ def report(
     run: Path, overrides: tuple[str, ...], out: Path | None, vary: str | None, as_json: bool, **options: Any
 ) -> None:
     """Write a page about RUN: its curves, its evaluation beside the task's scripted policies, and pictures."""
+    check_output(out, "--out", (".html",))
     from fledge.evaluation.api import write_run_report
 
     options |= {"vary": read_vary(vary, {}), "progress": not as_json}

@@ -52,11 +52,19 @@ def pick_device(wanted: str, gpus: int, local_rank: int = 0) -> str:
 
 
 def torch_threads(ranks: int = 1) -> int:
-    """Return the threads of PyTorch in each of `ranks` processes: OMP_NUM_THREADS if set, else a share of the cores."""
-    wish = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # may hold one number per nesting level
-    if wish.isdigit() and int(wish):
-        return int(wish)
-    return max(1, default_threads() // ranks)
+    """Return the threads of PyTorch in each of `ranks` processes: OMP_NUM_THREADS if set, else a share of the cores.
+
+    Raises:
+        ConfigError: OMP_NUM_THREADS is not a whole number from 0 to 1024; 0 counts as not set.
+    """
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    wish = given.split(",")[0].strip() or "0"  # may hold one number per nesting level
+    if not wish.isdecimal() or len(wish) > 4 or int(wish) > 1024:
+        raise ConfigError(
+            f"The environment variable OMP_NUM_THREADS is {given!r}, but must be a whole number from 1 to 1024: change or "
+            "unset it."
+        )
+    return int(wish) or max(1, default_threads() // ranks)
 
 
 def meminfo(key: str) -> int | None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import difflib
 import errno
 import os
+import re
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 from fledge.core.errors import ConfigError
 
 LISTED = 8  # names that a hint lists
+RUN_FILES = ("config.yaml", "run.json", "run.lock")  # a folder with one of them is a run
 CANNOT_BE = {
     errno.ENAMETOOLONG: "its name is too long for the file system. Check the path",
     errno.ELOOP: "it is a link that leads back to itself. Replace the link",
@@ -65,6 +68,49 @@ def not_a_file(path: str | os.PathLike[str]) -> str | None:
     """Return what is at a path if it is not a regular file, such as "a named pipe"; None for a file or if nothing is there."""
     kind = kind_of_path(Path(path)) if os.path.exists(path) else "a regular file"
     return None if kind == "a regular file" else kind
+
+
+def check_output(path: str | os.PathLike[str], endings: Sequence[str] = (), source: Path | None = None) -> Path:
+    """Return the path of a file that a command is to write, if it may be written there.
+
+    Args:
+        endings: Allowed extensions, such as ".html"; any by default.
+        source: File that the command reads, and so must not replace.
+
+    Raises:
+        ConfigError: The extension is wrong, or the path is `source` or a file that a run or a checkpoint history needs.
+    """
+    path = Path(path)
+    if endings and path.suffix not in endings:
+        known = " or ".join([", ".join(endings[:-1]), endings[-1]]).removeprefix(" or ")
+        raise ConfigError(f"{shorten(path)} must end in {known}: choose another name.")
+    real = Path(os.path.realpath(path))
+    if source is not None and Path(os.path.realpath(source)) == real:
+        raise ConfigError(f"{shorten(path)} is the file that is read: choose another name for the output.")
+    for place in (Path(os.path.abspath(path)), real):
+        if owner := _owner(place):
+            raise ConfigError(
+                f"{shorten(path)} cannot be written: it belongs to {owner}. Choose another name or folder."
+            )
+    return path
+
+
+def _owner(path: Path) -> str:
+    """Return "the run FOLDER" or "the checkpoint history in FOLDER" if a file has a name that is reserved there; else ""."""
+    folder = path.parent
+    for above in path.parents:
+        if above.name in ("checkpoints", "selves") and _is_run(above.parent):
+            return f"the run {above.parent}"
+    if (path.name in RUN_FILES or path.name.startswith("metrics.")) and _is_run(folder):
+        return f"the run {folder}"
+    if found := re.fullmatch(r"(.+)_\d+\.fledge", path.name):
+        pointer = "latest" if found[1] == "checkpoint" else f"latest_{found[1]}"
+        return f"the checkpoint history in {folder}" if os.path.isfile(folder / pointer) else ""
+    return ""
+
+
+def _is_run(folder: Path) -> bool:
+    return any(os.path.isfile(folder / name) for name in RUN_FILES)
 
 
 def path_hint(path: Path) -> str:

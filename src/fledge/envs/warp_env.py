@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import torch
 import warp as wp
@@ -82,6 +82,12 @@ class WarpEnv(TensorEnv):
         self._spare = self.make_buffers()  # final_obs and results for calls that do not pass them
         self._bindings: OrderedDict[tuple[int, ...], Programs] = OrderedDict()
         self._has_reset = self._closed = False
+
+    def __reduce__(self) -> NoReturn:
+        raise InputError(
+            f"A {type(self).__name__} cannot be pickled, copied or sent to another process: make the env there, for example "
+            "with fledge.make_env in the function that the process calls."
+        )
 
     # ---- implemented by subclasses ----------------------------------------------------------------------------------
 

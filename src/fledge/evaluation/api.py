@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fledge.core.overrides import leaves, settings_to_overrides
+from fledge.core.paths import check_output
 from fledge.evaluation.benchmark import BenchmarkResult, run_benchmark
 from fledge.evaluation.comparison import EvalRequest, loaded_policy
 from fledge.evaluation.episodes import TEST_SEED
@@ -117,7 +118,7 @@ def report(
 
     Args:
         run: A run, or its folder.
-        path: Page to write. By default report.html in the run's folder.
+        path: Page to write (.html). By default report.html in the run's folder.
         episodes: Episodes per policy and env config.
         seed: Seed of the held-out episodes.
         task: The run's task. Needed only if the task is a class of your own.
@@ -143,6 +144,7 @@ def write_run_report(
 ) -> dict[str, Any]:
     """Write the page as `report` does. Return its path and the results on it, as JSON-able values."""
     folder = Path(getattr(run, "folder", run))
+    page = check_output(folder / "report.html" if path is None else path, (".html",))
     chosen = task if task is not None else getattr(run, "task", None)
     found = load_policy(folder, chosen).task
     request = EvalRequest(
@@ -154,4 +156,4 @@ def write_run_report(
         vary=vary,
         quiet=progress is False,
     )
-    return report_on_run(folder, request, folder / "report.html" if path is None else Path(path))
+    return report_on_run(folder, request, page)

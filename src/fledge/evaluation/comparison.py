@@ -13,6 +13,7 @@ from rich.console import Console
 
 from fledge.agents.base import BaseAgent
 from fledge.core.errors import ConfigError
+from fledge.core.paths import check_output
 from fledge.core.settings import flat_settings
 from fledge.core.terminal import counting, make_console, say
 from fledge.evaluation.env_config import EvalEnv, eval_env, tell_differences, tell_own_settings
@@ -53,7 +54,7 @@ class EvalRequest:
         """Convert the arguments: one policy to a list, file names to paths, and the values of `vary` to text."""
         self.policies = list(self.policies) if isinstance(self.policies, list | tuple) else [self.policies]
         self.vary = None if self.vary is None else (self.vary[0], [str(value) for value in self.vary[1]])
-        self.picture, self.record = (path and Path(path) for path in (self.picture, self.record))
+        self.picture, self.record = (path and check_output(path) for path in (self.picture, self.record))
         self.foreign = self.foreign and os.fspath(self.foreign)
 
     def env_overrides(self) -> list[list[str]]:

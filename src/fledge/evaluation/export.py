@@ -15,11 +15,19 @@ from fledge.agents.export import export_agent, write_golden
 from fledge.agents.policy_file import read_policy, write_policy
 from fledge.core.errors import ConfigError
 from fledge.core.overrides import build_config, nested
+from fledge.core.paths import check_output
 from fledge.core.settings import flat_settings, refuse_code
 from fledge.envs.placement import EnvPlacement
 from fledge.evaluation.env_config import eval_env, without_opponent
 from fledge.tasks.base import Task
-from fledge.tasks.policy_loader import LoadedPolicy, check_fit, load_policy, policy_from_state, read_entries
+from fledge.tasks.policy_loader import (
+    LoadedPolicy,
+    check_fit,
+    find_policy_file,
+    load_policy,
+    policy_from_state,
+    read_entries,
+)
 from fledge.tasks.registry import find_task
 
 
@@ -62,13 +70,14 @@ def export_policy(
             on an option of the policy (.fledge only).
         golden: Also write observations of a flight and the policy's actions on them to this .npz file.
     """
-    if golden is not None and golden.suffix != ".npz":
-        raise ConfigError(f"golden={golden} must end in .npz: choose another file name.")
+    name = given.name if isinstance(given, LoadedPolicy) else given
+    check_output(path, source=find_policy_file(name))
+    if golden is not None:
+        check_output(golden, (".npz",))
     if golden is not None and path.suffix == ".fledge":
         raise ConfigError(
             f"golden={golden} needs an .onnx or .ts file, but path is {path}: leave out golden, or change path."
         )
-    name = given.name if isinstance(given, LoadedPolicy) else given
     if path.suffix != ".fledge":
         policy = load_policy(given, task)
         if policy.task.match.sides == 2:

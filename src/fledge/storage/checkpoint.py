@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import torch
 
 from fledge.core.errors import ConfigError, FormatError, InputError, StorageError, harmless
-from fledge.core.paths import os_error_message, path_hint
+from fledge.core.paths import check_output, os_error_message, path_hint
 from fledge.storage.disk.durable import durable_file
 from fledge.storage.format import codecs, interop
 from fledge.storage.format.flattening import flatten
@@ -78,8 +78,8 @@ def write_state(
 ) -> Written:
     """Write a state, given as the tree and the leaves of `flatten`, durably to `path`; each leaf's `data` must be set.
 
-    With `base`, store only the difference to this earlier checkpoint. If `base` can be opened but has damaged tensors,
-    store the whole state instead: an old file must not make a save fail.
+    With `base`, store only the difference to this earlier checkpoint. If the base is damaged, log a warning and store the
+    whole state instead: an old file must not make a save fail.
     """
     if format != "native":
         if base is not None:
@@ -134,12 +134,15 @@ def _checked_base(base: str | os.PathLike[str], target: Path) -> Path:
     base = Path(base)
     if base.resolve().parent != target.resolve().parent:
         raise ConfigError(f"base {base} is in another folder than {target}: choose a base in the same folder.")
-    with CheckpointFile(base) as opened, contextlib.suppress(FormatError):  # write_state handles a damaged chain
+    if base.resolve() == target.resolve():
+        raise ConfigError(f"{target} would overwrite its own base: save under another name.")
+    with contextlib.suppress(FormatError), CheckpointFile(base) as opened:  # write_state handles a damaged chain
         link: CheckpointFile | None = opened
         while link is not None:
             if link.path.resolve() == target.resolve():
-                lost = "its own base" if link is opened else f"a file that its base {base} needs"
-                raise ConfigError(f"{target} would overwrite {lost}: save under another name.")
+                raise ConfigError(
+                    f"{target} would overwrite a file that its base {base} needs: save under another name."
+                )
             link = link.base() if link.base_file is not None else None
     return base
 
@@ -301,8 +304,7 @@ def convert_checkpoint(
     format = EXTENSIONS[suffix]
     check_level(format, compression_level)
     found = find_checkpoint(src)
-    if Path(dst).exists() and found.samefile(dst):
-        raise ConfigError(f"{dst} is both source and target: give the target another name.")
+    check_output(dst, source=found)
     before = found.stat().st_size
     state = load_checkpoint(found, keys=keys)
     metadata = metadata_of(found)

@@ -29,7 +29,7 @@ from torch import Tensor
 from fledge.core.errors import ConfigError, FledgeError
 from fledge.core.machine import default_threads, pick_device, torch_threads
 from fledge.core.parent_process import when_parent_ends
-from fledge.training.torchrun_store import torchrun_store, uses_torchrun_store
+from fledge.training.torchrun_store import connect_store
 
 T = TypeVar("T")
 TOLD = "FLEDGE_CHILD"  # environment variable of a rank that we started: the file to which it writes its error,
@@ -175,10 +175,8 @@ def joined_ranks(
         if ranks.size > 1 and not dist.is_initialized():
             backend = "gloo" if own == "cpu" else "cpu:gloo,cuda:nccl"
             place: Any = {"rank": ranks.rank, "world_size": ranks.size, "timeout": timedelta(minutes=10)}
-            if children.processes or TOLD in os.environ:
-                place["store"] = meet(ranks, children)
-            elif uses_torchrun_store():
-                place["store"] = torchrun_store(ranks.rank, ranks.size)
+            ours = children.processes or TOLD in os.environ
+            place["store"] = meet(ranks, children) if ours else connect_store(ranks.rank, ranks.size)
             dist.init_process_group(backend, **place)
             joined = True
             sys.excepthook = hook_before  # torch's would begin every later error of the program with [rank0]

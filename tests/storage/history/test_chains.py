@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,17 @@ def test_a_flipped_byte_in_a_base_does_not_stop_later_saves(tmp_path: Path, capl
     assert info.step == 4
     assert_same(state, state_at(2))
     assert [load_checkpoint(entry.path)["step"] for entry in history.entries()[1:]] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("left", [0, 100])
+def test_a_truncated_base_leads_to_a_whole_save(tmp_path: Path, left: int, caplog: pytest.LogCaptureFixture) -> None:
+    base = save_checkpoint(state_at(1), tmp_path / "base.fledge")
+    os.truncate(base, left)
+    with caplog.at_level(logging.WARNING):
+        saved = save_checkpoint(state_at(2), tmp_path / "next.fledge", base=base)
+    assert "is saved whole because its base cannot be read" in caplog.text
+    base.unlink()
+    assert_same(load_checkpoint(saved), state_at(2))
 
 
 @pytest.mark.parametrize("delta", ["none", "weights_only", "all"])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fledge.core.errors import ConfigError
+from fledge.core.paths import check_output
 
 FORMATS = {".acmi": "acmi", ".mcap": "mcap", ".html": "html", ".json": "json"}
 FORMATS |= dict.fromkeys((".png", ".svg", ".pdf", ".jpg"), "picture") | dict.fromkeys((".webp", ".gif"), "animation")
@@ -37,6 +38,7 @@ def export_recording(source: Path, target: Path, episode: int | None = None, tas
         name = FORMATS.get(target.suffix)
         if name is None:
             raise ConfigError(f"{target.name} has no known format: its name must end in one of {', '.join(FORMATS)}.")
+        check_output(target)
         if not len(recording):
             raise ConfigError(
                 f"{source} holds no episodes yet, so there is nothing to export. Try again when an episode has been recorded."

@@ -23,6 +23,7 @@ from fledge.app.runs.file_index import Entry, FileIndex
 from fledge.app.runs.metrics import Curves, Row, primary_metric_of, read_last
 from fledge.app.server.assets import STATIC, make_page
 from fledge.core.errors import ConfigError, FledgeError
+from fledge.core.paths import check_output
 from fledge.core.yaml_text import parse_yaml
 from fledge.monitor.metrics_file import is_number
 
@@ -217,8 +218,8 @@ def save_runs(places: Sequence[Path], target: Path | None = None) -> dict[str, A
     Raises:
         ConfigError: There is no run, or `target` is not an .html file.
     """
-    if target is not None and target.suffix != ".html":
-        raise ConfigError(f"{target} cannot be written: the name of a saved page must end in .html.")
+    if target is not None:
+        check_output(target, (".html",))
     runs = FileIndex(places).runs()
     if not runs:
         raise ConfigError(f"{' and '.join(map(str, places))}: no run found. Pass a run's folder, or a folder of runs.")
