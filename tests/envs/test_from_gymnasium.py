@@ -309,6 +309,6 @@ def test_misuse_gets_a_sentence() -> None:
         env.step(torch.zeros(2, dtype=torch.int64), out=toy().make_buffers())
     with pytest.raises(InputError, match="saved by an env with seed=0, but this env has seed=1"):
         FromGymnasium("CartPole-v1", 2, seed=1).load_state_dict(env.state_dict())
-    with pytest.raises(InputError, match="needs num_envs=2, but this env has 3"):
+    with pytest.raises(InputError, match="saved with num_envs=2, but this env has num_envs=3"):
         FromGymnasium("CartPole-v1", 3).load_state_dict(env.state_dict())
     env.close()

@@ -177,7 +177,7 @@ def test_seeds_that_are_not_one_integer_are_refused(env: GymnasiumVectorEnv) -> 
 
 def test_a_make_env_that_makes_another_size_is_refused() -> None:
     env = GymnasiumVectorEnv(make(), lambda seed: make(seed, num_envs=4))
-    with pytest.raises(InputError, match="another num_envs or specs"):
+    with pytest.raises(InputError, match="another num_envs or other specs"):
         env.reset(seed=9)
     env.close()
 

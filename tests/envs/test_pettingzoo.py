@@ -127,9 +127,9 @@ def test_misuse_gets_a_sentence() -> None:
     with pytest.raises(InputError, match="must be 2 different names"):
         PettingZooEnv(env.env, agents=("a", "a"))
     env.reset()
-    with pytest.raises(InputError, match="step got actions for p1: pass one for each of p1, p2"):
+    with pytest.raises(InputError, match="step got actions for p1: pass a dict with an action for each of p1, p2"):
         env.step({"p1": hold()})
-    with pytest.raises(InputError, match="are not dicts with the same keys"):
+    with pytest.raises(InputError, match="must be dicts with the same keys"):
         env.step({"p1": hold(), "p2": 3})
     with pytest.raises(InputError, match=r"rudder of env 1 is .*, but must be finite"):
         env.step({"p1": hold(), "p2": hold(rudder=float("nan"))})

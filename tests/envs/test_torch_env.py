@@ -202,7 +202,7 @@ def test_states_of_other_envs_are_refused() -> None:
         make(seed=1).load_state_dict(state)
     with pytest.raises(InputError, match="env_offset=0, but this env has env_offset=8"):
         make(env_offset=8).load_state_dict(state)
-    with pytest.raises(InputError, match="holds 8 envs, but this env has 2"):
+    with pytest.raises(InputError, match="saved with num_envs=8, but this env has num_envs=2"):
         make(num_envs=2).load_state_dict(state)
     with pytest.raises(InputError, match="not a state of a Drift: it has no state, counters"):
         env.load_state_dict({"seed": 0, "env_offset": 0, "begun": True})

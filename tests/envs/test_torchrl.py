@@ -232,7 +232,7 @@ def test_another_seed_without_make_env_is_refused_but_the_own_seed_is_not() -> N
 
 def test_a_make_env_that_makes_another_size_is_refused() -> None:
     env = TorchRLEnv(make(), lambda seed: make(seed, num_envs=4))
-    with pytest.raises(InputError, match="another num_envs or specs"):
+    with pytest.raises(InputError, match="another num_envs or other specs"):
         env.set_seed(9)
     env.close()
 

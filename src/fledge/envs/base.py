@@ -9,9 +9,10 @@ returned unless the caller passes them as `out`.
     out["terminated"]       bool: ended by success or crash; the value after the end is 0            [N]
     out["truncated"]        bool: ended by nothing but the time limit; bootstrap from final_obs      [N]
     out["outcome"]          uint8: how the episode ended, a key of `outcomes`; 0 while it runs       [N]
-    out["episode_return"]   float32, and "episode_length", int32 decisions: valid where one ended    [N]
-    out["final_obs"]        like obs: the last observation of an episode, valid where one ended      [N, ...]
+    out["episode_return"]   float32, and "episode_length", int32 decisions; see below               [N]
+    out["final_obs"]        like obs: the last observation of the ended episode; see below           [N, ...]
 
+The last three entries are valid only where an episode ended.
 Auto-reset happens in the same step: where an episode ended, `obs` is already the first observation of the next one.
 `reset(env_mask)` begins new episodes only where the mask is true and leaves all other envs untouched.
 
@@ -157,7 +158,7 @@ class TensorEnv(ABC):
         return out
 
     def check_state(self, state: Mapping[str, Any], keys: Iterable[str], **expected: int) -> None:
-        """Raise InputError unless a saved state has the entries `keys`, and an entry for each name and value in `expected`."""
+        """Raise InputError unless a saved state has the entries `keys`, and the values in `expected` under their names."""
         if missing := [key for key in (*keys, *expected) if key not in state]:
             raise InputError(
                 f"This is not a state of a {type(self).__name__}: it has no {', '.join(missing)}. Pass one from state_dict()."
@@ -238,7 +239,10 @@ class TensorEnv(ABC):
 
 
 def check_duration(dt: Any, decision_s: float, fix: str = "leave dt out") -> None:
-    """Raise InputError unless `dt` is None or the time of a decision, s: most envs cannot change it."""
+    """Raise InputError unless `dt` is None or `decision_s`, the duration of a decision, s; the message ends with `fix`.
+
+    For envs whose decisions all last equally long.
+    """
     if dt is None or (isinstance(dt, numbers.Real) and math.isclose(dt, decision_s)):
         return
     raise InputError(f"dt is {dt!r}, but a decision of this env always lasts {decision_s} s: {fix}.")

@@ -137,7 +137,11 @@ class _Check:
     def _call(
         self, env: TensorEnv, t: int, kept: list[tuple[int, TensorDict, TensorDict]], action: Action | None
     ) -> TensorDict:
-        """Reset if action is None, else step, and return the result; at even t with `out` buffers full of invalid values."""
+        """Call `reset` if `action` is None, else `step`; check the layout of the result, and return a copy of it.
+
+        At even `t`, pass `out` buffers full of invalid values, and check that the env returns them. Append t, the result and a
+        copy of it to `kept`, so that changes by later calls can be found.
+        """
         out = _invalid(env.make_buffers()) if t % 2 == 0 else None
         given = dict(leaves(out)) if out is not None else {}
         result = env.reset(out=out) if action is None else env.step(action, out=out)
@@ -171,7 +175,10 @@ class _Check:
             fail(f"Seeds {self.seed} and {self.seed + 1} give the same observations: the seed has no effect.")
 
     def ends(self) -> None:
-        """Repeat some steps in which episodes ended, in another env of make_env and in one of make_longer; compare."""
+        """Repeat some steps in which episodes ended, and compare the results with those of the first time.
+
+        Each step is repeated in a new env from make_env and, if an episode was truncated in it, in one from make_longer.
+        """
         for t, before, result in self.ended[:REPEATED]:
             with self.env() as other:
                 other.load_state_dict(before)
@@ -245,7 +252,10 @@ def masked_specs(env: TensorEnv) -> list[TensorSpec]:
 
 
 def draw_actions(env: TensorEnv, steps: int) -> Iterator[Action]:
-    """Yield random actions, each kept for some steps. Masks are ignored: an env must accept actions that the mask forbids."""
+    """Yield one random action per step; each env repeats its action for some steps.
+
+    Masks are ignored: an env must accept actions that the mask forbids.
+    """
     spec, n, generator = env.action_spec, env.num_envs, torch.Generator().manual_seed(7)
     parts = parts_of(spec)
     held: dict[str, Tensor] = {}

@@ -42,7 +42,7 @@ class FlightLog:
         self.like_next = self.like_last = True
 
     def add(self, env: TensorEnv, result: TensorDict, last: TensorDict, t: int) -> Tensor:
-        """Check the results of one step and return a mask of the episodes that ended."""
+        """Check the result of step `t`, given the result before it (`last`); return a mask of the envs whose episode ended."""
         flat = {k: result[k].cpu() for k in ("reward", "terminated", "truncated", "outcome")}
         if not torch.isfinite(flat["reward"]).all():
             fail(f"reward at step {t} is not finite.")

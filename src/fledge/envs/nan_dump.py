@@ -35,7 +35,7 @@ def save_dump(path: Path, cfg: Any, state: Mapping[str, Any], action: Action) ->
 
 
 def load_dump(path: str | Path, kind: type) -> tuple[Any, dict[str, Any], Action]:
-    """Return the config, the state before the step, and the action of a dump."""
+    """Return the config (of class `kind`), the state before the step, and the action of a dump."""
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {k: file[k] for k in file.files}

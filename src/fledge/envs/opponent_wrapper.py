@@ -74,7 +74,7 @@ class OpponentWrapper(EnvWrapper):
         return self
 
     def set_opponents(self, opponents: Sequence[Opponent], weights: Sequence[float] | None = None) -> None:
-        """Set the opponents of the next episodes. The list must not get shorter; an opponent of weight 0 is not drawn.
+        """Set the opponents of the next episodes, at least as many as before. An opponent of weight 0 is not drawn.
 
         Results of new opponents begin at 0.
         """
@@ -181,9 +181,10 @@ class OpponentWrapper(EnvWrapper):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state, to continue exactly from there. Call `set_opponents` before, with the opponents of that time first.
+        """Restore a state, to continue exactly from there.
 
-        Others may follow: an opponent may have joined the league before the save, but the env gets it only afterwards.
+        Call `set_opponents` before, with the opponents that were set at the save, in the same order. More may follow them:
+        an opponent may have joined the league before the save, although the env did not have it yet.
         """
         self.check_state(state, self.state_dict())
         known = len(state["memories"])

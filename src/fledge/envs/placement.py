@@ -44,5 +44,6 @@ class EnvPlacement:
             )
         if self.total_envs is not None and self.env_offset >= self.total_envs:
             raise InputError(
-                f"env_offset={self.env_offset} must be less than total_envs={self.total_envs}: it is the index of a row."
+                f"env_offset={self.env_offset} must be less than total_envs={self.total_envs}: it is the index of this "
+                "env's first row among all rows."
             )

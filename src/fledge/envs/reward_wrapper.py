@@ -142,8 +142,8 @@ class RewardWrapper(EnvWrapper):
         self.check_state(state, ("env", "return", "memory"))
         if len(state["return"]) != self.num_envs:
             raise InputError(
-                f"The state needs num_envs={len(state['return'])}, but this env has {self.num_envs}: make the env with the "
-                "state's number."
+                f"The state was saved with num_envs={len(state['return'])}, but this env has num_envs={self.num_envs}. "
+                "Make the env with the saved num_envs."
             )
         self.env.load_state_dict(state["env"])
         self._return = state["return"].to(self.device).clone()

@@ -183,8 +183,8 @@ class TorchEnv(TensorEnv):
         self.check_state(state, ("state", "counters", "begun"), seed=self.seed, env_offset=self.env_offset)
         if len(state["counters"]["episode"]) != self.num_envs:
             raise InputError(
-                f"The state holds {len(state['counters']['episode'])} envs, but this env has {self.num_envs}: make one of "
-                "the same size."
+                f"The state was saved with num_envs={len(state['counters']['episode'])}, but this env has "
+                f"num_envs={self.num_envs}. Make the env with the saved num_envs."
             )
         self.state = {k: v.to(self.device).clone() for k, v in state["state"].items()}
         counters = {k: v.to(self.device).clone() for k, v in state["counters"].items()}

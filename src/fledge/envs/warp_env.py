@@ -292,7 +292,7 @@ class WarpEnv(TensorEnv):
             save_dump(path, self.cfg, before, action)
             raise NumericsError(
                 f"NaN or infinity in {', '.join(sorted(set(bad)))} at physics step {before['clock']}. The state before "
-                f"the step is in {path}: fledge.{type(self).__name__}.replay_dump(path) repeats it.",
+                f"the step is in {path}: fledge.{type(self).__name__}.replay_dump(path) repeats the step.",
                 dump=str(path),
             )
 

@@ -139,8 +139,8 @@ class FromGymnasium(TensorEnv):
             return
         if len(state["envs"]) != self.num_envs:
             raise InputError(
-                f"The state needs num_envs={len(state['envs'])}, but this env has {self.num_envs}: make the env with the "
-                "state's number."
+                f"The state was saved with num_envs={len(state['envs'])}, but this env has num_envs={self.num_envs}. "
+                "Make the env with the saved num_envs."
             )
         for env, saved in zip(self.envs, state["envs"], strict=True):
             if not self._begun:

@@ -3,7 +3,7 @@
 The vector env resets in the same step, as Gymnasium's own do with `AutoresetMode.SAME_STEP`: where an episode ended, `obs` is
 already the first observation of the next one, and `infos` holds
 
-    infos["final_obs"]      [N] objects: dict of the last observation where one ended, else None     "_final_obs": mask
+    infos["final_obs"]      [N] objects: dict of the episode's last observation, else None           "_final_obs": mask
     infos["final_info"]     results of the episode, each [N] with its own mask                       "_final_info": mask
 
 The results of an ended episode are `outcome` (the name in `TensorEnv.outcomes`, such as "success"), `outcome_code` (its
@@ -64,7 +64,7 @@ class SeededAdapter:
         if specs[0] != specs[1]:
             other.close()
             raise InputError(
-                f"make_env({seed}) made an env with another num_envs or specs: it must make envs like the first."
+                f"make_env({seed}) made an env with another num_envs or other specs: it may change only the seed."
             )
         env.close()
         self.env, self._initial = other, other.state_dict()
@@ -210,7 +210,7 @@ def outcome_name(env: TensorEnv, code: int) -> str:
 
 
 def episode_figures(env: TensorEnv, out: Mapping[str, Any], row: int) -> dict[str, Any]:
-    """Return outcome, return and length of the episode that ended in a row of `out`."""
+    """Return outcome, return and length of the episode that ended in row `row` of a step's result `out`."""
     code, total, length = (out[name][row].item() for name in EPISODE_FIGURES)
     name = outcome_name(env, code)
     return {"outcome": name, "outcome_code": code, "episode_return": total, "episode_length": length}
@@ -224,7 +224,7 @@ def action_space_of(spec: ActionSpec) -> spaces.Space:
 
 
 def space_of(spec: TensorSpec) -> spaces.Space:
-    """Return the Gymnasium space of a tensor of one env."""
+    """Return the Gymnasium space of one env's tensor, such as an observation."""
     if spec.num_values is not None and spec.shape:
         return spaces.MultiDiscrete(np.full(spec.shape, spec.num_values))
     if spec.num_values is not None:
@@ -268,14 +268,18 @@ def read_actions(actions: Any, env: TensorEnv, space: spaces.Space) -> Action:
 
     specs = env.action_spec
     if not isinstance(specs, TensorSpec) and not isinstance(actions, Mapping):
-        raise InputError(f"The actions are a {type(actions).__name__}, but must be a dict: pass {space}.")
+        raise InputError(
+            f"The actions are a {type(actions).__name__}, but must be a dict: pass a value of the space {space}."
+        )
     try:
         if isinstance(specs, TensorSpec):
             return read(actions, None)
         return {name: read(part, specs.get(name)) for name, part in actions.items()}
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         reason = str(error).partition(". ")[0]
-        raise InputError(f"The actions are not arrays of numbers ({reason}): pass {space}.") from error
+        raise InputError(
+            f"The actions are not arrays of numbers ({reason}): pass a value of the space {space}."
+        ) from error
 
 
 def copy_of(tensor: torch.Tensor) -> Array:

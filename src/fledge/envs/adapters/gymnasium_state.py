@@ -115,7 +115,7 @@ def _set_mujoco_state(model: Any, data: Any, state: Array) -> None:
 
 @functools.cache
 def can_be_put_back(env_id: str, options: tuple[tuple[str, str], ...]) -> bool:
-    """Return whether a restored env continues bit for bit, after testing it on two new envs over several episodes."""
+    """Test on two new envs whether one that gets the state of the other continues bit for bit; return the result."""
     settings = {k: ast.literal_eval(v) for k, v in options}
     one, other = make_one(env_id, settings), make_one(env_id, settings)
     try:

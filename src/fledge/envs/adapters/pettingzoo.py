@@ -47,7 +47,7 @@ class PettingZooEnv(SeededAdapter, ParallelEnv):
         if env.group < 2 or env.num_envs != env.group:
             raise InputError(
                 f"The env has {env.num_envs} rows and {env.group} per episode, but a parallel env needs one episode of at "
-                "least two rows: for a duel, num_envs=2 and no opponent."
+                "least two rows: for a duel, set num_envs=2 and no opponent."
             )
         names = list(agents or (f"p{number}" for number in range(1, env.group + 1)))
         if len(set(names)) != env.group:
@@ -89,7 +89,7 @@ class PettingZooEnv(SeededAdapter, ParallelEnv):
         if not isinstance(actions, Mapping) or set(actions) != set(self.agents):
             came = ", ".join(map(str, actions)) if isinstance(actions, Mapping) else type(actions).__name__
             raise InputError(
-                f"step got actions for {came or 'no agent'}: pass one for each of {', '.join(self.agents)}."
+                f"step got actions for {came or 'no agent'}: pass a dict with an action for each of {', '.join(self.agents)}."
             )
         out = self.env.step(read_actions(self._stacked(actions), self.env, self._rows), out=self._buffers)
         self._waiting = bool((out["terminated"] | out["truncated"]).any())
@@ -109,7 +109,10 @@ class PettingZooEnv(SeededAdapter, ParallelEnv):
             return rows
         if any(not isinstance(row, Mapping) or row.keys() != rows[0].keys() for row in rows):
             space = self._rows[self.possible_agents[0]]
-            raise InputError(f"The agents' actions are not dicts with the same keys: pass for each one {space}.")
+            raise InputError(
+                "The actions of all agents must be dicts with the same keys: "
+                f"pass for each agent a value of the space {space}."
+            )
         return {name: [row[name] for row in rows] for name in rows[0]}
 
     def _observations(self, name: str) -> dict[str, Obs]:

@@ -8,7 +8,7 @@
 
     terminal_observation     the last observation, from which a truncated episode is bootstrapped
     TimeLimit.truncated      whether the time limit ended the episode
-    episode                  r, l, t: return, length, seconds since the start, as the Monitor wrapper of Stable-Baselines3
+    episode                  r, l, t: return, length, seconds since the start, as from the Monitor wrapper
     outcome                  how the episode ended, a value of `TensorEnv.outcomes`
 """
 

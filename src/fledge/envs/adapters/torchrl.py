@@ -36,8 +36,9 @@ class TorchRLEnv(SeededAdapter, EnvBase):
 
     After `set_seed` the first episodes of that seed begin at once, and the next `reset` returns their first observations.
 
-    A partial step (`_step`, which TorchRL uses for `break_when_all_done`) returns the envs outside of it unchanged. The
-    TensorEnv steps them nevertheless, and they begin a new episode at their next reset. See `SeededAdapter` for the arguments.
+    In a partial step TorchRL passes a mask `_step` (as for `break_when_all_done`). Envs where it is false are returned
+    unchanged. The TensorEnv steps them nevertheless, and they begin a new episode at their next reset. See `SeededAdapter` for
+    the arguments.
     """
 
     def __init__(self, env: TensorEnv, make_env: Callable[[int], TensorEnv] | None = None) -> None:

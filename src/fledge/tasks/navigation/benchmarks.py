@@ -1,4 +1,7 @@
-"""Benchmarks of drone navigation, with figures that other projects published from their own simulators, sensors and drones."""
+"""Benchmarks of drone navigation.
+
+For comparison they list success rates that other projects published, measured with their own simulators, sensors and drones.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,10 @@ def movers(*counts: int) -> dict[str, list[str]]:
 
 
 def as_dense(bars: int) -> list[str]:
-    """Return overrides for a forest without movers that is as dense as MOTAR's 24 x 24 m arena with this number of bars."""
+    """Return config overrides for a forest without moving obstacles, with as many columns per m² as MOTAR's arena has bars.
+
+    `bars` is the number of bars in MOTAR's arena of 24 x 24 m.
+    """
     return [f"env.static_obstacles={round(bars * FOREST_M2 / ARENA_M2)}", "env.moving_obstacles=0"]
 
 

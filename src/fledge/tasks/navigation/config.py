@@ -19,21 +19,21 @@ CROSSING_HALF_M = 19.4  # starts and goals of crossings are within this of the m
 
 
 class Dynamics(enum.Enum):
-    """Dynamics models: a quadrotor under Lee's controller, or a velocity that follows commands with a lag."""
+    """Dynamics models: a quadrotor under Lee's controller, or a velocity that follows its command with a first-order lag."""
 
     lee = "lee"
     first_order = "first_order"
 
 
 class ActionForm(enum.Enum):
-    """How an action is encoded: as a velocity, or as the number of one of several headings."""
+    """How an action is encoded: as a velocity vector, or as the index of one of several fixed headings."""
 
     velocity = "velocity"
     headings = "headings"
 
 
 class Starts(enum.Enum):
-    """Rules for the starts and goals of episodes; the setting `env.starts` explains them."""
+    """Rules that place the start and the goal of an episode; the help text of `env.starts` explains them."""
 
     edges = "edges"
     rows = "rows"

@@ -87,7 +87,7 @@ class NavigationEnv(WarpEnv):
         return self.declared()
 
     def declared(self) -> dict[str, TensorSpec]:
-        """Return the specs of the observations that the kernels write; a subclass may add others in `observe_more`."""
+        """Return the specs of the observations that the kernels write, without those that a subclass adds."""
         return {o.name: o.spec(self.cfg) for o in OBSERVATIONS if o.enabled(self.cfg)}
 
     @property
@@ -198,7 +198,7 @@ class NavigationEnv(WarpEnv):
         return beams
 
     def _obs_views(self, tensors: Tensors) -> dict[str, torch.Tensor]:
-        """Return every observation flattened to two axes, [N, numbers per drone]; a disabled one has the shape [N, 0]."""
+        """Return every observation flattened to two axes, [N, numbers per drone]; [N, 0] if it is disabled."""
         n = self.num_envs
         views = {o.name: torch.zeros((n, 0), dtype=getattr(torch, o.dtype), device=self.device) for o in OBSERVATIONS}
         if self.plan:

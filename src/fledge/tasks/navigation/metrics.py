@@ -94,7 +94,7 @@ class FlightMetrics(EpisodeMetrics):
         self.sums[name] = self.sums[name] + total if name in self.sums else total
 
     def _command(self, action: Action) -> Tensor:
-        """Return the commanded velocity in the goal frame, [N, 3] m/s; with action_form=headings only the horizontal part."""
+        """Return the commanded velocity in the goal frame, [N, 3] m/s; with action_form=headings its vertical part is 0."""
         assert isinstance(action, Tensor)
         cfg = self.env.cfg
         if cfg.action_form is ActionForm.headings:
@@ -115,7 +115,7 @@ def clearance(obs: Mapping[str, Tensor], range_m: float) -> Tensor:
 
 
 def side_of(point: Tensor) -> Tensor:
-    """Return the side of the map that points [N, 3] lie on, [N]: 0 east, 1 north, 2 west, 3 south."""
+    """Return the side of the map nearest to each point [N, 3], as [N] numbers: 0 east (+x), 1 north (+y), 2 west, 3 south."""
     x, y = point[:, 0], point[:, 1]
     return torch.where(x.abs() > y.abs(), torch.where(x > 0, 0, 2), torch.where(y > 0, 1, 3))
 

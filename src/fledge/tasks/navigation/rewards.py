@@ -89,7 +89,7 @@ def term(kind: RewardKind, weight: str = "", sign: str = "+", name: str = "") ->
 
 @term(RewardKind.navrl)
 def alive(w: Weights, s: Step) -> float:
-    """1 per decision."""
+    """1 for each decision."""
     return 1.0
 
 
@@ -113,31 +113,31 @@ def mover_clearance(w: Weights, s: Step) -> float:
 
 @term(RewardKind.navrl, "height", "-", name="height")
 def height_now(w: Weights, s: Step) -> float:
-    """Square of the distance (m) by which the drone's height leaves the band between start and goal ± 0.2 m."""
+    """Squared distance (m²) of the drone's height from the band between start and goal ± 0.2 m, 0 inside."""
     return -(w.height * s.outside * s.outside)
 
 
 @term(RewardKind.progress)
 def progress(w: Weights, s: Step) -> float:
-    """Metres nearer to the goal."""
+    """Decrease of the distance to the goal in the decision, m."""
     return s.progress
 
 
 @term(RewardKind.progress, "height", "-")
 def height(w: Weights, s: Step) -> float:
-    """Square of the distance (m) by which the drone's height leaves the band between start and goal ± 0.2 m, times seconds."""
+    """Squared distance (m²) of the drone's height from the band between start and goal ± 0.2 m, integrated over time (s)."""
     return -(w.height * s.outside_m2s)
 
 
 @term(RewardKind.progress, "time", "-")
 def time(w: Weights, s: Step) -> float:
-    """Seconds flown."""
+    """Duration of the decision, s."""
     return -(w.time * s.seconds)
 
 
 @term(RewardKind.progress, "near", "-")
 def near(w: Weights, s: Step) -> float:
-    """Seconds flown, times (near_m - distance to the nearest obstacle) / 0.5 m; 0 beyond near_m."""
+    """Duration of the decision (s), times (near_m - distance to the nearest obstacle) / 0.5 m; 0 beyond near_m."""
     if s.gap < w.near_m:
         return -(w.near * s.seconds * (w.near_m - s.gap) / 0.5)
     return 0.0

@@ -66,7 +66,7 @@ class Shielded(BaseAgent):
         return torch.where(changed[:, None], self.shield.as_action(command), action)
 
     def figures(self) -> dict[str, float]:
-        """Return the share of decisions that the shield changed and the mean change, m/s, since the last call."""
+        """Return the share of commands that the shield changed since the last call, and the mean of these changes, m/s."""
         if self._sums is None:
             return {}
         decisions, changed, change = self._sums.tolist()

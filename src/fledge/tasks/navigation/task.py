@@ -44,7 +44,10 @@ ACTIONS = {
 
 
 class MoversCurriculum(Curriculum):
-    """Raises the share of active moving obstacles from `movers_start` to 1 over the first part (`ramp`) of training."""
+    """Raises the share of active moving obstacles linearly from `movers_start` to 1.
+
+    It reaches 1 when the share `ramp` of the training is over.
+    """
 
     config = CurriculumConfig
 

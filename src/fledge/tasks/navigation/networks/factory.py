@@ -102,7 +102,7 @@ class NavigationPolicies(PolicyFactory):
         return load_navrl_checkpoint(path)
 
     def to_trainable(self, agent: BaseAgent) -> tuple[dict[str, Any], LearnedPolicy]:
-        """Return the description and the trainable network of an agent; NavRL's policy becomes one of `policy.kind=navrl`."""
+        """Return the description and the trainable network of an agent; for NavRL's policy, a description of kind `navrl`."""
         if not isinstance(agent, NavRLPolicy):
             return super().to_trainable(agent)
         network = NavRLActorCritic.from_navrl(agent)
@@ -117,5 +117,5 @@ class NavigationPolicies(PolicyFactory):
         return TrainedEnv(flat_settings(cfg), cfg.dt_s * cfg.decimation)
 
     def enable_observations(self, cfg: NavigationConfig, agent: BaseAgent) -> NavigationConfig:
-        """Return the config with `pose` turned on if the agent reads it, and `plan` on or off as the agent reads it or not."""
+        """Return the config with `plan` on if the agent reads it, else off, and with `pose` on if the agent reads it."""
         return dataclasses.replace(cfg, pose=cfg.pose or "pose" in agent.observes, plan="plan" in agent.observes)

@@ -49,7 +49,7 @@ class ExtraObservations:
         return torch.cat([features, self.flatten(obs)], dim=-1) if self.names else features
 
     def examples(self, batch: int, seed: int) -> dict[str, Tensor]:
-        """Return random observations that fit the specs."""
+        """Return `batch` random observations that fit the specs."""
         return self.flatten.examples(batch, seed)
 
 

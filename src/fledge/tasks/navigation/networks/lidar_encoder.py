@@ -26,7 +26,10 @@ AZIMUTHS, ELEVATIONS = 36, 4
 
 
 def band(width_in: int, stride: int) -> Tensor:
-    """Return a table [3, in, out]: 1 where kernel tap t reads elevation `in` for output elevation `out` (padding 1)."""
+    """Return a table [3, width_in, width_out]: 1 at [t, i, o] if kernel tap t of output elevation o reads input elevation i.
+
+    `width_in` is the number of input elevations; the padding is 1.
+    """
     width_out = (width_in - 1) // stride + 1
     table = torch.zeros(3, width_in, width_out)
     for out in range(width_out):
@@ -98,8 +101,8 @@ class _EluConvs(torch.autograd.Function):
             windows = _windows(buffers[k], rows, stride, width, TAPS)
             found = [torch.bmm(by_row, windows.transpose(1, 2)).sum(0), by_row.sum((0, 2)).unsqueeze(1), *found]
             if k > 0:  # three outputs read each pair of input azimuths
-                turned = _turned(kernel, width).expand(rows, -1, -1)
-                grad = torch.bmm(turned, _windows(padded, rows, 1, out, 3)).view(2 * rows * width, -1)
+                backward = _backward_kernel(kernel, width).expand(rows, -1, -1)
+                grad = torch.bmm(backward, _windows(padded, rows, 1, out, 3)).view(2 * rows * width, -1)
             elif ctx.needs_input_grad[0]:
                 below = torch.zeros_like(buffers[0])
                 for r in range(rows):
@@ -109,27 +112,36 @@ class _EluConvs(torch.autograd.Function):
 
 
 def _windows(buffer: Tensor, count: int, stride: int, width: int, taps: int) -> Tensor:
-    """Return the window that each output reads, [count, taps * width, B], as a view; windows overlap."""
+    """Return the windows of `count` outputs as one overlapping view, [count, taps * width, B].
+
+    A window has `taps` azimuths of `width` values, and begins `stride` azimuths after the window before.
+    """
     batch = buffer.shape[1]
     return buffer.as_strided((count, taps * width, batch), (stride * width * batch, batch, 1))
 
 
-def _turned(kernel: Tensor, width: int) -> Tensor:
-    """Return the matrix [2 * width, 3 * out] that maps gradients of three neighbouring outputs to the gradients of the two
-    input azimuths that they read."""
+def _backward_kernel(kernel: Tensor, width: int) -> Tensor:
+    """Return the kernel of a layer with stride 2, rearranged for the backward pass, [2 * width, 3 * out].
+
+    It maps the gradients of outputs r - 1, r and r + 1 to those of input azimuths 2r and 2r + 1, which no other output
+    reads. `width` is the number of values per input azimuth.
+    """
     out = kernel.shape[0]
     taps = kernel.view(out, TAPS, width)
-    turned = kernel.new_zeros(2, width, 3, out)
+    backward = kernel.new_zeros(2, width, 3, out)
     for parity in range(2):
         for above in range(3):
             tap = parity + 4 - 2 * above
             if tap < TAPS:
-                turned[parity, :, above] = taps[:, tap].t()
-    return turned.view(2 * width, 3 * out)
+                backward[parity, :, above] = taps[:, tap].t()
+    return backward.view(2 * width, 3 * out)
 
 
 def _padded(like: Tensor, rows: int, width: int, pad: int) -> Tensor:
-    """Return a buffer for `rows` azimuths of `width` values, with `pad` azimuths of zeros before and after."""
+    """Return a buffer for `rows` azimuths of `width` values, with `pad` azimuths of zeros before and after.
+
+    Its batch size, dtype and device are those of `like`.
+    """
     buffer = like.new_empty((rows + 2 * pad) * width, like.shape[1])
     buffer[: pad * width].zero_()
     buffer[-pad * width :].zero_()

@@ -50,7 +50,7 @@ def mlp_block(inputs: int, outputs: int) -> list[nn.Module]:
 
 
 class NavRLNetwork(nn.Module):
-    """NavRL's network as published, with a Conv2d LiDAR encoder: features, Beta parameters and normalised value."""
+    """NavRL's network as published, with a Conv2d LiDAR encoder. Outputs Beta parameters and a normalised value."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class NavRLPolicy(BaseAgent):
         return torch.distributions.Beta(alpha, beta).sample()
 
     def respond(self, obs: Obs) -> tuple[Tensor, ...]:
-        """Return the outputs of an exported file: only the mean actions, [B, 3]."""
+        """Return the outputs of an exported policy, as a tuple of one tensor: the mean actions, [B, 3]."""
         alpha, beta, _ = self.network(obs)
         return (alpha / (alpha + beta),)
 
@@ -206,7 +206,7 @@ def read_state_dict(path: Path) -> Mapping[str, Tensor]:
         ) from error
     if not isinstance(saved, Mapping) or not all(isinstance(v, Tensor) for v in saved.values()):
         raise FormatError(
-            f"{path} holds a {type(saved).__name__}, but NavRL's checkpoint is a dict of tensors: give its released .pt file."
+            f"{path} holds a {type(saved).__name__}, but must be a dict of tensors: give NavRL's released .pt file."
         )
     return saved
 
@@ -221,7 +221,7 @@ def load_navrl_checkpoint(path: str | Path) -> NavRLPolicy:
 
 
 def navrl_policy(saved: Mapping[str, Tensor], source: str) -> NavRLPolicy:
-    """Return NavRL's policy with the weights of NavRL's state dict; error messages name it `source`."""
+    """Return NavRL's policy with the weights of `saved`, NavRL's state dict; `source` names its file in error messages."""
     policy = NavRLPolicy()
     own = policy.network.state_dict()
     for ours, tensor in own.items():

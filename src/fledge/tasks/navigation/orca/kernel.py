@@ -135,7 +135,7 @@ def num_planes(env_cfg: NavigationConfig) -> int:
 def guard_of(env_cfg: NavigationConfig, planes: torch.Tensor, on: bool = True) -> Guard:
     """Return ORCA as a filter of commands in an env; if `on` is false, commands pass unchanged.
 
-    `planes`, of shape [N, num_planes, 4], is its buffer of half-spaces.
+    The filter writes its half-spaces to `planes`, [N, num_planes, 4].
     """
     guard, q = Guard(), Caution()
     q.body, q.limit = env_cfg.collision_radius_m + SKIN_M, env_cfg.speed_limit

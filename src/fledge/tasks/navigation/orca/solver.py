@@ -9,7 +9,7 @@ rounded tip; with u the vector from v to its surface and n the normal there, the
 where `command` is the command at which the relative velocity is v.
 
 The result is the allowed command nearest to the wanted command, no faster than the limit. If no command is allowed, the result
-violates the half-spaces least: all are moved back by the same distance, found by bisection, until a command is allowed.
+violates the half-spaces least: all are enlarged by the same distance, the smallest that allows a command (by bisection).
 
 The drone follows a command with a lag L: within t it moves by L * velocity + (t - L) * command. So obstacles are placed
 as for a drone that keeps its velocity for L, and the horizon is shorter by L.
@@ -34,7 +34,8 @@ def half_space(p: wp.vec3, v: wp.vec3, command: wp.vec3, radius: float, horizon:
     """Return the half-space of allowed commands v' as (n, b): n . v' >= b. `v` is `command` minus the obstacle's velocity.
 
     If the drone is outside the obstacle (|p| > R), the forbidden cone of horizon t has as its tip a ball of radius R/t
-    around p/t.
+    around p/t. If it is inside, only that ball is forbidden, with t = `step` (s): the command must lead out of the obstacle
+    within that time.
     """
     inside = wp.length_sq(p) <= radius * radius
     t = wp.where(inside, step, horizon)
@@ -69,7 +70,8 @@ def on_line(
 ) -> Answer:
     """Return the allowed point nearest to `wanted` on the line where planes a and b meet.
 
-    Allowed are points within the speed `limit` and planes 0 .. b - 1; all planes are moved back by `back`, m/s.
+    A point is allowed if it is within the speed `limit` and in the half-spaces 0 .. b - 1 of drone i. All half-spaces are
+    enlarged by `back`, m/s.
     """
     answer = Answer()
     na = normal_of(planes[i, a])
@@ -109,7 +111,8 @@ def on_line(
 def on_plane(planes: wp.array2d(dtype=wp.vec4), i: int, a: int, back: float, wanted: wp.vec3, limit: float) -> Answer:
     """Return the allowed point nearest to `wanted` on plane a.
 
-    Allowed are points within the speed `limit` and planes 0 .. a - 1; all planes are moved back by `back`, m/s.
+    A point is allowed if it is within the speed `limit` and in the half-spaces 0 .. a - 1 of drone i. All half-spaces are
+    enlarged by `back`, m/s.
     """
     answer = Answer()
     n = normal_of(planes[i, a])
@@ -140,7 +143,8 @@ def nearest_allowed(
 ) -> Answer:
     """Return the allowed point nearest to `wanted`, by R. Seidel's incremental linear programming (1991).
 
-    Allowed are points within the speed `limit` and all planes, which are moved back by `back`, m/s.
+    A point is allowed if it is within the speed `limit` and in the first `count` half-spaces of drone i. All half-spaces are
+    enlarged by `back`, m/s.
     """
     answer = Answer()
     v = wanted

@@ -49,13 +49,16 @@ class Crowd:
 
 
 def crowd_kinds(count: int, swings: bool) -> np.ndarray:
-    """Return the kinds of obstacles 0 .. count - 1, [count] int32."""
+    """Return the kinds of `count` obstacles, [count] int32: of P2M's crowd if `swings`, else of NavRL's."""
     return np.full(count, SWING_KIND, np.int32) if swings else np.arange(count, dtype=np.int32) % KINDS
 
 
 @wp.func
 def stream(purpose: int, j: int) -> wp.uint32:
-    """Return the third word of the random-number counter for obstacle j (`core.random`); the first two are the map key."""
+    """Return the third word of the random-number counter (`core.random`) for a purpose and obstacle j.
+
+    The first two words are the map key.
+    """
     return wp.uint32(purpose + j * 256)
 
 

@@ -86,7 +86,7 @@ def read_step(i: int, p: Params, drones: Drones, obs: Obs, movers: wp.vec2) -> S
 
 @wp.func
 def complete(i: int, p: Params, maps: Maps, beams: Beams, drones: Drones, obs: Obs) -> wp.vec2:
-    """Write the observations that `scan` does not write, without LiDAR noise; return the result of `observe_obstacles`."""
+    """Complete drone i's observations after `scan`, except for LiDAR noise; return the result of `observe_obstacles`."""
     if p.lidar_sees_movers == 1:
         scan_movers(i, p, maps, beams, drones, obs)
     observe_self(i, p, maps, drones, obs)
@@ -126,7 +126,10 @@ def conclude(first: int, p: Params, maps: Maps, beams: Beams, drones: Drones, re
 
 @wp.func
 def edge_point(u: wp.vec4) -> wp.vec3:
-    """Return a random point on one of the four edges at ±24 m, 0.5 to 2.5 m high; `u` is uniform in [0, 1)."""
+    """Return a random point on one of the four edges at ±24 m, 0.5 to 2.5 m high.
+
+    `u` has uniform random numbers in [0, 1).
+    """
     along = EDGE_M * (2.0 * u[1] - 1.0)
     z = 0.5 + 2.0 * u[2]
     side = int(u[0] * 4.0)
@@ -138,7 +141,7 @@ def edge_point(u: wp.vec4) -> wp.vec3:
 def side_point(axis: int, sign: float, u: wp.vec4) -> wp.vec3:
     """Return a random point, 0.5 to 2.5 m high, on the edge where x (`axis` 0) or y (`axis` 1) is `sign` * 24 m.
 
-    `u` is uniform in [0, 1).
+    `u` has uniform random numbers in [0, 1).
     """
     along = CROSSING_HALF_M * (2.0 * u[1] - 1.0)
     if axis == 0:

@@ -84,7 +84,7 @@ def is_out(p: Params, pos: wp.vec3) -> bool:
 
 @wp.func
 def outside_band(z: float, start: wp.vec3, goal: wp.vec3) -> float:
-    """Return how far a height is outside the band of heights between start and goal, widened by 0.2 m, in m; 0 if inside."""
+    """Return the distance, m, of height z from the band between start and goal ± 0.2 m; 0 inside the band."""
     low = wp.min(start[2], goal[2]) - 0.2
     high = wp.max(start[2], goal[2]) + 0.2
     return wp.max(wp.max(low - z, z - high), 0.0)

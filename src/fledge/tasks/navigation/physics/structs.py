@@ -107,8 +107,8 @@ class Maps:
 class Beams:
     """Tangents (`slope`) and cosines of beam elevations.
 
-    The LiDAR's are in G groups of four, where the last elevation fills the last group. `body_slope` and `body_cosine`
-    belong to the four beams that detect collisions.
+    `slope` and `cosine` have the LiDAR's elevations in G groups of four; the last elevation is repeated to fill its group.
+    `body_slope` and `body_cosine` belong to the four beams that detect collisions.
     """
 
     slope: wp.array(dtype=wp.vec4)

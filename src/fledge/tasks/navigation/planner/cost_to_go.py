@@ -1,9 +1,9 @@
-"""Cost-to-go: the length of the shortest path to the goal from every point around the drone, so that it leaves dead ends.
+"""Cost-to-go: the length of the shortest path to the goal from every point around the drone. It leads out of dead ends.
 
 A grid of 64 x 64 points 0.2 m apart lies around the drone, at its height. It stores the length of the shortest path from
-each point to the goal; beyond the grid, which is unknown, paths are straight. Lengths are multiplied by `slowness` near a
-remembered hit, by much more inside a column. Solved every few decisions by sweeps back and forth over the grid (a weighted
-chamfer distance).
+each point to the goal. Obstacles beyond the grid are unknown, so paths there are straight. Lengths are multiplied by
+`slowness` near a remembered hit, and by much more inside a column. The grid is solved every few decisions, by sweeps back
+and forth (a weighted chamfer distance).
 """
 
 import warp as wp
@@ -50,7 +50,10 @@ def clear_grid(w: CostToGo, m: LocalMap, i: int, pos: wp.vec3, body: float):
 
 @wp.func
 def sweep_once(w: CostToGo, i: int, step: int) -> bool:
-    """Sweep the grid once (`step` 1 forth, -1 back): update points from neighbours already passed; return if any changed."""
+    """Sweep the grid once, forth (`step` 1) or back (-1), and return whether a length changed.
+
+    Each point is updated from the neighbours that the sweep has already passed.
+    """
     changed = bool(False)
     first = wp.where(step < 0, POINTS - 2, 1)
     for n in range(POINTS - 2):

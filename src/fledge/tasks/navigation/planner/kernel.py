@@ -31,7 +31,7 @@ PLAN_WIDTH = PLAN.width
 COMMAND, COST, BRIEF, HOVER_TIME, HOVER_NEAR, AROUND, *_ = PLAN.starts
 EACH = PLAN.at("fast_time_1") - AROUND
 STRIDE = 2
-ALL, ENDED, BEGUN = 0, 1, 2  # which drones plan anew: all; those whose episode ended; those at the first step of one
+ALL, ENDED, BEGUN = 0, 1, 2  # which drones plan anew: all, those whose episode ended, or those whose episode begins
 TURN = TWO_PI / HEADINGS
 USUAL_COST = 6.0
 
@@ -62,7 +62,7 @@ def update_memory(i: int, own: Own, seen: Seen, p: Planner, fresh: bool) -> Own:
 
 @wp.func
 def choose(i: int, own: Own, seen: Seen, p: Planner) -> Choice:
-    """Return the cheapest command, moved out of the velocity obstacles if the guard is on."""
+    """Return the cheapest command; if ORCA is on (`p.guard`), moved out of all velocity obstacles."""
     choice = search.cheapest(p.search, p.map, p.cost, i, p.movers, own)
     choice.command = guarded(p.guard, i, own, seen, p.movers, choice.command)
     return choice
@@ -77,8 +77,8 @@ def plan(
     wanted: wp.array(dtype=wp.vec3),
     command: wp.array(dtype=wp.vec3),
 ):
-    """Write each drone's command, m/s in the goal frame: the cheapest candidate or, as a shield, the safe command nearest to
-    `wanted`."""
+    """Write each drone's command, m/s in the goal frame: the cheapest candidate or, if `shield` is 1, the safe command
+    nearest to `wanted`."""
     i = first + wp.tid()
     fresh = p.map.fresh[i]
     own = read_own(seen, i)
@@ -109,7 +109,7 @@ class PlanBuffers:
 
 @wp.func
 def flown_command(o: PlanBuffers, i: int) -> wp.vec3:
-    """Return the command that drone i's last action meant, m/s in the goal frame."""
+    """Return the velocity that drone i's last action commanded, m/s in the goal frame."""
     return wp.vec3(
         o.limit * (2.0 * wp.clamp(o.flown[i, 0], 0.0, 1.0) - 1.0),
         o.limit * (2.0 * wp.clamp(o.flown[i, 1], 0.0, 1.0) - 1.0),
@@ -164,7 +164,7 @@ def observe_plan(
 ):
     """Read each drone's observations and write its plan to `out`; an episode begins with an empty memory.
 
-    `which` selects the drones that plan anew: ALL, ENDED or BEGUN.
+    `which` selects the drones that plan anew: ALL, ENDED (their episode ended) or BEGUN (their episode begins).
     """
     i = first + wp.tid()
     if which == ENDED and not (result.terminated[i] or result.truncated[i]):

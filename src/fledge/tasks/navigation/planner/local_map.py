@@ -37,7 +37,10 @@ RINGS = len(RING_EDGES_M)
 
 
 def window_cells(range_m: float, least: int = 128) -> int:
-    """Return the number of cells along a side of the map: a power of two, enough for hits at this range and their rings."""
+    """Return the number of cells along a side of the map: a power of two, at least `least`.
+
+    The map has room for hits at this range and for the rings around them.
+    """
     needed = 2 * (math.ceil(range_m / CELL_M) + REACH_CELLS + 2)
     return max(least, 1 << (needed - 1).bit_length())
 
@@ -93,7 +96,7 @@ def bands_between(low: float, high: float) -> wp.uint32:
 
 @wp.func
 def wipe_line(m: LocalMap, i: int, line: int, along_x: int):
-    """Clear one row or column of cells, whose memory is reused on the other side of the window."""
+    """Clear the cells with ix = `line` (if `along_x` is 1) or iy = `line`, whose memory the window's other side reuses."""
     for k in range(m.size):
         at = wp.where(along_x == 1, place_of(m, line, k), place_of(m, k, line))
         m.cells[i, at] = wp.uint64(0)
@@ -104,7 +107,7 @@ def wipe_line(m: LocalMap, i: int, line: int, along_x: int):
 def roll(m: LocalMap, i: int, ix: int, iy: int, forget: int):
     """Move the window of drone i so that cell (ix, iy) is its centre; clear the cells that enter it.
 
-    If the drone is at the start of an episode (`fresh`) or `forget` is 1, clear all cells.
+    If the drone's memory is empty (`m.fresh`) or `forget` is 1, clear all cells.
     """
     old = m.centre[i]
     m.centre[i] = wp.vec2i(ix, iy)
@@ -157,8 +160,8 @@ def remember(m: LocalMap, i: int, seen: Seen, pos: wp.vec3, yaw: float):
 
 @wp.func
 def ring_at(m: LocalMap, i: int, x: float, y: float, bands: wp.uint32) -> int:
-    """Return the ring, 0 to 7, of the remembered hit nearest to a point in these height bands; 8 if there is none, or if
-    the point is off the map."""
+    """Return the ring, 0 to 7, in which a point lies around the nearest remembered hit in these height bands; 8 if there is
+    no such hit, or if the point is off the map."""
     ix = to_cell(x)
     iy = to_cell(y)
     c = m.centre[i]

@@ -52,7 +52,7 @@ class ObservedPlan:
     def call(self, which: int, result: Result, obs: Mapping[str, Tensor], out: Tensor) -> Call:
         """Return the kernel launch that reads observations and writes plans to `out`.
 
-        `which` selects the drones that plan anew: ALL, ENDED (their episode ended) or BEGUN (at the first step of one).
+        `which` selects the drones that plan anew: ALL, ENDED (their episode ended) or BEGUN (their episode begins).
         """
         seen = seen_of(self.env_cfg, obs, self.env_cfg.planner)
         return Call(observe_plan, [which, result, self.step, seen, self.planner, self.buffers, wp.from_torch(out)])

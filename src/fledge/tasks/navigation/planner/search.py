@@ -145,7 +145,10 @@ def body_now(s: Search, m: LocalMap, i: int, movers: Movers, own: Own) -> wp.vec
 
 @wp.func
 def gaps_at(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, at: wp.vec3, t: float) -> wp.vec2:
-    """Return for a drone at a point its gap to static obstacles and its gap to movers, m; a negative gap is a collision."""
+    """Return the gaps to columns and to movers, m, of a drone at a point at time t; a negative gap is a collision.
+
+    Both are -1 if the point is too low or too high.
+    """
     if (at[2] < s.floor and at[2] < own.pos[2]) or (at[2] > s.ceiling and at[2] > own.pos[2]):
         return wp.vec2(-1.0, -1.0)
     return wp.vec2(column_gap(s, m, i, at) - own.body[0], nearest_mover(movers, i, at, t) - own.body[1])

@@ -62,7 +62,7 @@ def array(values: np.ndarray, device: torch.device, dtype: Any = wp.float32) -> 
 
 
 def seen_of(env_cfg: NavigationConfig, tensors: Mapping[str, torch.Tensor], cfg: PlannerConfig | None = None) -> Seen:
-    """Return the struct by which kernels read observations, tensors of shape [N, numbers per drone].
+    """Return the struct by which kernels read the observations in `tensors`, each of shape [N, numbers per drone].
 
     If `cfg` is None, `standing` and `memory` stay 0: no scan is remembered.
     """
@@ -76,7 +76,10 @@ def seen_of(env_cfg: NavigationConfig, tensors: Mapping[str, torch.Tensor], cfg:
 
 
 def bind_planner(cfg: PlannerConfig, env_cfg: NavigationConfig, tensors: Mapping[str, torch.Tensor]) -> Planner:
-    """Return the planner's struct over the tensors of `buffer_shapes`, [N, ...] each; `cfg` must come from `within_limit`."""
+    """Return the planner's struct over `tensors`, the buffers of N drones by name.
+
+    They have the names, dtypes and, after the axis N, the shapes of `buffer_shapes`. `cfg` must come from `within_limit`.
+    """
     device, p, m, w = tensors["cells"].device, bind(Planner, tensors), bind(LocalMap, tensors), bind(CostToGo, tensors)
     m.size, m.disc = window_cells(env_cfg.lidar_range_m), array(disc(), device, wp.vec3i)
     near = [20.0 if away <= env_cfg.collision_radius_m else 1.0 for away in ring_distances()]
@@ -91,7 +94,7 @@ def bind_planner(cfg: PlannerConfig, env_cfg: NavigationConfig, tensors: Mapping
 
 
 def make_search(cfg: PlannerConfig, env_cfg: NavigationConfig, device: torch.device) -> search.Search:
-    """Return the data that all searches share: candidates, predicted responses, costs and limits."""
+    """Return the data that all searches share: candidate commands, the drone's responses to commands, costs, limits."""
     s = search.Search()
     times = (np.arange(round(cfg.horizon_s / cfg.step_s)) + 1.0) * cfg.step_s
     s.commands = array(search.candidates(cfg), device, wp.vec3)

@@ -81,7 +81,7 @@ class Observation:
 
     @property
     def widths(self) -> list[int]:
-        """Width of each column: 3 for a vector, else 1."""
+        """How many numbers each column has: 3 if it is a vector, else 1."""
         return [3 if column.vector else 1 for column in self.columns]
 
     @property
@@ -90,14 +90,14 @@ class Observation:
 
     @property
     def starts(self) -> list[int]:
-        """Index of each column on the last axis; for a vector, the index of its x."""
+        """Index on the last axis at which each column begins; a vector column begins at its x component."""
         return [sum(self.widths[:k]) for k in range(len(self.columns))]
 
     def at(self, name: str) -> int:
         return self[name].start
 
     def __getitem__(self, name: str) -> slice:
-        """Return the columns of `name`, as a slice of the last axis."""
+        """Return the slice of the last axis that belongs to the column `name`."""
         k = [column.name for column in self.columns].index(name)
         return slice(self.starts[k], self.starts[k] + self.widths[k])
 

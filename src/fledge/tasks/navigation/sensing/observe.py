@@ -37,7 +37,7 @@ indices = wp.types.vector(length=NEAREST, dtype=wp.int32)
 
 @wp.func
 def takes_part(i: int, only_ended: int, result: Result) -> bool:
-    """Return whether a kernel handles drone i. With `only_ended`, that needs an episode that ended in this step."""
+    """Return whether a kernel handles drone i: always, or with `only_ended` if the drone's episode ended in this step."""
     return only_ended == 0 or result.terminated[i] or result.truncated[i]
 
 
@@ -209,8 +209,9 @@ def observe_obstacles(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs) -
 
 @wp.kernel(enable_backward=False)
 def draw_grid(first: int, only_ended: int, p: Params, maps: Maps, drones: Drones, result: Result, obs: Obs):
-    """Write the observation `grid_map`, one thread per row; rows go forward, columns to the left, with the drone central.
+    """Write the observation `grid_map`, one thread per row. The drone is in the centre.
 
+    The row index grows along x of the goal frame, the column index along y.
     A cell is occupied if a column or moving obstacle covers it at the drone's height, give or take the drone's radius.
     """
     tid = wp.tid()

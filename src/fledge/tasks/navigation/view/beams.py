@@ -13,7 +13,11 @@ WALK_M = 0.03  # smallest step along a beam
 def cast_columns(
     cells: np.ndarray, pos: np.ndarray, ahead: np.ndarray, slope: np.ndarray, cosine: np.ndarray, reach: float
 ) -> np.ndarray:
-    """Return distances [T, H, V] along beams to columns and ground, m, exact to `WALK_M`; at most `reach`."""
+    """Return distances [T, H, V] along beams to columns and ground, m, exact to `WALK_M`; at most `reach`.
+
+    T are frames, H azimuths, V elevations. `ahead` has the beams' horizontal directions, [T, H, 2] unit vectors; `slope` and
+    `cosine` are the tangents and cosines of the elevations, [V].
+    """
     shape = (*ahead.shape[:2], len(slope))
     dx, dy = (np.broadcast_to(ahead[..., k, None], shape).ravel() for k in (0, 1))
     x, y, z = (np.broadcast_to(pos[:, k, None, None], shape).ravel() for k in (0, 1, 2))
@@ -41,7 +45,11 @@ def cast_columns(
 
 
 def cast_crowd(crowd: Crowd, pos: np.ndarray, ahead: np.ndarray, up: np.ndarray, reach: float) -> np.ndarray:
-    """Return distances [T, H, V] along beams to moving obstacles, m, each treated as an upright cylinder; at most `reach`."""
+    """Return distances [T, H, V] along beams to moving obstacles, m, at most `reach`; obstacles count as upright cylinders.
+
+    T are frames, H azimuths, V elevations. `ahead` has the beams' horizontal directions, [T, H, 2] unit vectors; `up` are the
+    elevations, [V] radians.
+    """
     level = np.cos(up)
     nearest = np.full((*ahead.shape[:2], len(up)), reach)
     for k in range(crowd.ids.shape[1]):
