@@ -39,7 +39,7 @@ def test_the_transform_works_on_our_rollouts_too() -> None:
     assert packed.shape == (T, N)
     assert_same(transform.inv(packed[:, 3:9]), rollout[:, 3:9])
     assert ("obs", "lidar") in rollout.keys(include_nested=True)  # what was given stays
-    with pytest.raises((InputError, FormatError), match="select whole envs, not steps"):
+    with pytest.raises((InputError, FormatError), match="index the batch by env, not by step"):
         transform.inv(packed[:5])
     collector.shutdown()
 

@@ -150,7 +150,7 @@ def test_with_several_ahead_a_curriculum_still_comes_before_its_batch(learner: L
         for _ in range(3):
             collector.rollout(lambda: seen.append(base._frames))
         collector.wait()
-        with pytest.raises(ConfigError, match="prefetch_count=3 and `prepare`"):
+        with pytest.raises(ConfigError, match="prefetch_count=3, the state cannot be saved"):
             collector.state_dict()
     assert seen == [k * N * T for k in range(6)]
 

@@ -33,7 +33,7 @@ def test_any_history_gives_exactly_the_stored_frames(
         for number, length in enumerate(lengths):
             episode = make_episode(number + 1, length, ends[number])
             if length > max_size:
-                with pytest.raises(InputError, match="is longer than"):
+                with pytest.raises(InputError, match="split the episode"):
                     buffer.add(episode)
             else:
                 buffer.add(episode)

@@ -18,12 +18,12 @@ from fledge.training.config import TrainConfig, make_config
 def advise(
     cfg: TrainConfig, budget: float = 0.02, seconds: float = 60.0, on_progress: Callable[[str], None] | None = None
 ) -> dict[str, Any]:
-    """Return the measured figures and the decisions that follow from them, as a JSON-able dict.
+    """Return the measured values and the decisions that follow from them, as a JSON-able dict.
 
     Args:
         cfg: The training run to advise on (PPO).
         budget: Share of training time that checkpoints may cost; archived rollouts may cost the same share again.
-        seconds: Time to spend on comparing the ways to collect; all measurements take about twice as long.
+        seconds: Time to spend on comparing the ways to collect, s; all measurements together take about twice as long.
         on_progress: Called with a line of text before each measurement.
     """
     if not 0 < budget < 1:

@@ -1,9 +1,9 @@
-"""Decide on settings from measured figures. `decide` depends on nothing else; it returns a JSON-able dict:
+"""Decide on settings from measured values. `decide` depends on nothing else; it returns a JSON-able dict:
 
     way         how to collect: a name in measured["modes"]
     config      settings to use, by the names of `TrainConfig`
     scheme      what to do with rollouts: a name in `SCHEMES`
-    branches    the decision tree: questions, answers, the figures behind each answer, and what either answer means
+    branches    the decision tree: questions, answers, the values behind each answer, and what either answer means
 
 Without a clear gain, the decision is the simple choice: not compressed, not archived, synchronous.
 """
@@ -73,7 +73,7 @@ def save_cost_s(measured: Mapping[str, Any], level: str) -> float:
 
 
 def _compress(measured: Measured, budget: float, config: Settings, iteration_s: float) -> tuple[Settings, Branch]:
-    """Decide whether to compress checkpoints, and at which level."""
+    """Decide whether to compress checkpoints, and at which level; return the settings and the branch."""
     levels = {n: row for n, row in measured["checkpoint"]["levels"].items() if n.startswith("level")}
     raw = levels["level 0"]["bytes"]
     packed = {n: row for n, row in levels.items() if n != "level 0"}
@@ -96,7 +96,7 @@ def _compress(measured: Measured, budget: float, config: Settings, iteration_s: 
 
 
 def _interval(measured: Measured, budget: float, config: Settings, iteration_s: float) -> tuple[Settings, Branch]:
-    """Decide how often to save a checkpoint."""
+    """Decide how often to save a checkpoint; return the setting and the branch."""
     cost = save_cost_s(measured, checkpoint_level(config))
     affordable = max(1, math.ceil(cost / (budget * iteration_s)))
     often = max(1, math.ceil(LEAST_SAVE_S / iteration_s))
@@ -113,7 +113,10 @@ def _interval(measured: Measured, budget: float, config: Settings, iteration_s: 
 
 
 def _archive(measured: Measured, budget: float, config: Settings, iteration_s: float) -> tuple[Settings, Branch]:
-    """Decide how often to archive rollouts (scheme B): only if the config asks for it, and within the budget."""
+    """Decide how often to archive rollouts (scheme B): only if the config asks for it, and within the budget.
+
+    Return the settings and the branch.
+    """
     archive, wanted = measured["archive"], int(measured["settings"]["rollout_save_interval"])
     row = min(archive["levels"].values(), key=lambda row: row["call_s"] + row["cpu_s"])
     cost = row["call_s"] + row["cpu_s"]
@@ -213,8 +216,9 @@ def _modes(measured: Measured) -> tuple[str, list[Branch]]:
     """Return the name in measured["modes"] of the advised way to collect, and the branches that lead to it.
 
     Collecting in halves gives the same results and is advised if it is faster by the factor EXACT_GAIN; pipelined
-    collecting uses older weights and must be faster by STALE_GAIN. Either must also be faster in the share MOST_TURNS of the
-    pairs of timed turns. Otherwise the advice is to collect synchronously.
+    collecting uses older weights and must be faster by STALE_GAIN. Either must also be faster in at least the
+    share MOST_TURNS of the comparisons of one timed turn with another (`_share_faster`). Otherwise the advice is to collect
+    synchronously.
     """
     modes = measured["modes"]
 

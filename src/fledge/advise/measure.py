@@ -36,7 +36,7 @@ LEAST_TURNS = 3
 
 
 def measure(cfg: TrainConfig, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
-    """Return all figures that `decide` needs, as a JSON-able dict."""
+    """Measure and return all values that `decide` needs, as a JSON-able dict."""
     check_settings(cfg)
     if cfg.algo != "ppo":
         raise ConfigError(f"algo is {cfg.algo}, but the advice is about rollouts of PPO: set algo=ppo.")

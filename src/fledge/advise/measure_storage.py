@@ -48,7 +48,7 @@ def median_s(work: Callable[[], Any]) -> float:
 
 
 def measure_storage(loop: Loop, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
-    """Return all figures on storage, measured on the state and a rollout of a loop, as a JSON-able dict."""
+    """Measure storage with the state and a rollout of a loop; return all values as a JSON-able dict."""
     rollout = loop.iterate()
     say("checkpoints: levels, and the cost of a save to the loop")
     found: dict[str, Any] = {"checkpoint": measure_checkpoints(loop, folder)}
@@ -105,7 +105,7 @@ def save_costs(state: Any, folder: Path, **options: Any) -> dict[str, float]:
 def loop_costs(loop: Loop, folder: Path) -> dict[str, float]:
     """Return the seconds that the training thread waits per save.
 
-    `gather_s` is the time to gather the state, `call_s` that in `save_async`, `fence_s` that in `fence` before an update.
+    `gather_s` is the time to gather the state, `call_s` the time in `save_async`, `fence_s` the time in `fence`.
     """
     waits = []
     with AsyncCheckpointSaver(compression_level=1, handle_signals=False) as saver:
@@ -123,7 +123,7 @@ def loop_costs(loop: Loop, folder: Path) -> dict[str, float]:
 
 
 def measure_archive(rollout: TensorDictBase, folder: Path) -> dict[str, Any]:
-    """Return the size and cost of archiving one rollout by compression level, and its sizes raw and with plain LZ4."""
+    """Return the size and cost of an archived rollout by compression level, and its size raw and with plain LZ4, bytes."""
     tensors = [t.contiguous().numpy() for t in rollout.cpu().flatten_keys().values()]
     levels = {}
     for level in (1, 9):

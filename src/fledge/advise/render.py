@@ -1,4 +1,4 @@
-"""Print the advice on a terminal (decision tree with its figures, tables, settings to use), and draw it as a picture."""
+"""Print the advice on a terminal (decision tree with measured values, tables, settings to use), and draw it as a picture."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     params = head(x)                     tuple of tensors [B, ...], as many as the distribution has
     raw    = head.sample(params)         [B, width] float32: stored in the rollout, input of log_prob
-    action = head.to_env(raw)            what the env gets, scaled and shaped as its action_spec says
+    action = head.to_env(raw)            passed to the env: scaled and shaped as its action_spec says
     head.log_prob(params, raw)           [B]          head.entropy(params)   [B]          head.mean(params)   raw
 
 | action_spec                         | head            | raw                                  |

@@ -111,7 +111,10 @@ def write_onnx(module: nn.Module, inputs: dict[str, Tensor], outputs: Sequence[s
 
 
 def parity(agent: BaseAgent, module: nn.Module, path: Path) -> float:
-    """Return the largest difference between outputs of a written file and of the agent, for batches of 1, 7 and 512."""
+    """Return the largest difference between the outputs of a written file and of `module`, the agent's exported module.
+
+    Both run on the agent's example inputs, in batches of 1, 7 and 512.
+    """
     batches = [agent.example_inputs(batch, seed=batch) for batch in (1, 7, 512)]
     cases = [{name: every[name] for name in agent.observes} for every in batches]
     return max(compare(module, path, inputs, agent.outputs)[1] for inputs in cases)

@@ -80,9 +80,10 @@ def read_policy(path: Path) -> dict[str, Any]:
 
 def policy_entries(state: Any, name: str) -> dict[str, Any]:
     """Return the policy entries (`ENTRIES`) of a loaded state; raise FormatError if it holds no policy."""
-    if not isinstance(state, Mapping) or not {"model", "policy", "task"} <= set(state):
+    present = state if isinstance(state, Mapping) else {}
+    if missing := [key for key in ("model", "policy", "task") if key not in present]:
         raise FormatError(
-            f"{name} holds no policy: it lacks an entry 'model', 'policy' or 'task'. Pass a run or a policy file."
+            f"{name} holds no policy: it lacks the entries {', '.join(missing)}. Pass a run or a policy file."
         )
     kinds = {"model": Mapping, "policy": Mapping, "task": str, "world": Mapping}
     found = {key: state[key] for key in ENTRIES if key in state}

@@ -26,7 +26,7 @@ class QNetwork(BaseAgent):
 
     @torch.no_grad()
     def act(self, obs: Obs, deterministic: bool = True) -> Tensor:
-        """Return the best action of each env, [B]."""
+        """Return the action with the largest value in each env, [B], whether `deterministic` or not."""
         return self(obs).argmax(-1)
 
     def allowed(self, obs: Obs) -> Tensor | None:

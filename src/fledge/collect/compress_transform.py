@@ -9,9 +9,9 @@
 cannot be used inside an env, because steps of an env must stack. A replay buffer writes through `inv`, so it would decompress
 on writing: use the storage of `fledge.replay` there.
 
-The bytes of an entry are one run per env, spread over the time axis to fit the batch size and padded with zeros:
+The bytes of an entry are one record per env, spread over the time axis to fit the batch size and padded with zeros:
 
-    uint32 length of the block, uint8 codec, uint8 dtype, uint8 number of sizes, uint32 sizes (T first), block
+    uint32 length of the block, uint8 codec, uint8 dtype, uint8 number of axes, uint32 size of each axis (T first), block
 
 So any selection of envs can be restored, also by another transform object or process; a selection of steps cannot.
 """
@@ -100,7 +100,7 @@ class CompressTransform(Transform):
 
 
 def _axes(data: TensorDictBase) -> tuple[int, tuple[int, ...]]:
-    """Return the time axis, and the axes that must be inserted to make the batch a rollout: () if it is one."""
+    """Return the time axis, and the axes to insert so that the batch becomes a rollout: () if it already is a rollout."""
     if len(data.batch_size) > 1:
         return time_axis(data), ()
     names = [*data.names] if data._has_names() else []
@@ -116,15 +116,15 @@ def _with(tensor: Tensor, axes: tuple[int, ...]) -> Tensor:
 def _to_bytes(packed: PackedTensor) -> Tensor:
     steps = packed.shape[packed.time_dim]
     sizes = [steps, *packed.shape[2:]]
-    runs = []
+    records = []
     for name, block in packed.blocks:
         head = _HEAD.pack(len(block), codecs.CODEC_NAMES.index(name), _DTYPES.index(packed.dtype), len(sizes))
-        runs.append(head + struct.pack(f"<{len(sizes)}I", *sizes) + block)
-    width = -(-max(map(len, runs), default=0) // steps)
-    table = np.zeros((len(runs), steps * width), np.uint8)
-    for row, run in zip(table, runs, strict=True):
-        row[: len(run)] = np.frombuffer(run, np.uint8)
-    data = torch.from_numpy(table).view(len(runs), steps, width)
+        records.append(head + struct.pack(f"<{len(sizes)}I", *sizes) + block)
+    width = -(-max(map(len, records), default=0) // steps)
+    table = np.zeros((len(records), steps * width), np.uint8)
+    for row, record in zip(table, records, strict=True):
+        row[: len(record)] = np.frombuffer(record, np.uint8)
+    data = torch.from_numpy(table).view(len(records), steps, width)
     return (data if packed.time_dim else data.movedim(1, 0).contiguous()).to(packed.device)
 
 
@@ -133,29 +133,31 @@ def _from_bytes(data: Tensor, time_dim: int) -> Tensor:
     num_envs, steps = rows.shape[:2]
     if not num_envs:
         raise InputError("The batch has no envs, so the shape of its entries is unknown: select at least one env.")
-    runs = [_read_run(row.tobytes()) for row in rows.reshape(num_envs, -1).numpy()]
-    _, dtype, sizes, _ = runs[0]
-    if any(run[1:3] != (dtype, sizes) for run in runs):
+    records = [_read_record(row.tobytes()) for row in rows.reshape(num_envs, -1).numpy()]
+    _, dtype, sizes, _ = records[0]
+    if any(record[1:3] != (dtype, sizes) for record in records):
         raise FormatError("The envs of a compressed entry differ in dtype or shape: the bytes are damaged.")
     if sizes[0] != steps:
-        raise InputError(f"The bytes hold {sizes[0]} steps, but the batch has {steps}: select whole envs, not steps.")
-    blocks = [(codec, block) for codec, _, _, block in runs]
+        raise InputError(
+            f"An entry holds {sizes[0]} steps, but the batch has {steps}: index the batch by env, not by step."
+        )
+    blocks = [(codec, block) for codec, _, _, block in records]
     shape = (num_envs, steps, *sizes[1:]) if time_dim else (steps, num_envs, *sizes[1:])
     return PackedTensor(shape, dtype, data.device, time_dim, 1, blocks).unpack()
 
 
-def _read_run(run: bytes) -> tuple[str, torch.dtype, tuple[int, ...], bytes]:
-    """Return codec, dtype, sizes (T first) and compressed block from the bytes of one env."""
+def _read_record(record: bytes) -> tuple[str, torch.dtype, tuple[int, ...], bytes]:
+    """Return codec, dtype, size of each axis (T first) and compressed block from the record of one env."""
     try:
-        length, codec, dtype, count = _HEAD.unpack_from(run)
-        sizes = struct.unpack_from(f"<{count}I", run, _HEAD.size)
+        length, codec, dtype, count = _HEAD.unpack_from(record)
+        sizes = struct.unpack_from(f"<{count}I", record, _HEAD.size)
         first = _HEAD.size + 4 * count
-        if not sizes or first + length > len(run):
-            raise FormatError("The bytes of a compressed entry are cut off: select whole envs, not steps.")
+        if not sizes or first + length > len(record):
+            raise FormatError("The bytes of a compressed entry are cut off: index the batch by env, not by step.")
         if math.prod(sizes) * _DTYPES[dtype].itemsize > codecs.MAX_EXPANSION * length:
             raise FormatError(f"The bytes of a compressed entry are damaged: they are too few for the sizes {sizes}.")
-        return codecs.CODEC_NAMES[codec], _DTYPES[dtype], sizes, run[first : first + length]
+        return codecs.CODEC_NAMES[codec], _DTYPES[dtype], sizes, record[first : first + length]
     except (struct.error, IndexError) as error:
         raise FormatError(
-            "The bytes of a compressed entry are damaged: pass them as CompressTransform made them."
+            "The bytes of a compressed entry are damaged: pass unchanged what CompressTransform returned."
         ) from error

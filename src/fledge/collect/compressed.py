@@ -237,7 +237,7 @@ def tensor_keys(data: TensorDictBase) -> list[Key]:
 
 
 def time_axis(data: TensorDictBase) -> int:
-    """Return the number of the axis named "time", or 0 if no axis has that name."""
+    """Return the index of the axis named "time", or 0 if no axis has that name."""
     if len(data.batch_size) != 2:
         raise InputError(f"A batch has size {[*data.batch_size]}, but must have [T, N], or [N, T] with axis names.")
     names = [*data.names] if data._has_names() else []

@@ -56,7 +56,7 @@ class EnvSlice:
         return slots
 
     def begin(self, slot: Slot) -> None:
-        """Copy the env's current observation into row 0 of a rollout; reset the env before the first rollout."""
+        """Copy the env's current observation into row 0 of a rollout; the first call resets the env before."""
         if not self.begun:
             self.env.reset(out=TensorDict({"obs": self.spare}, [self.env.num_envs]))
             self.begun = True

@@ -3,8 +3,8 @@
     with set_exploration_type(ExplorationType.MEAN):
         rollout = collector.rollout()
 
-The `with` block overrides the collector's setting. TorchRL's own `set_exploration_type` works too; inside both, fledge's
-decides. A batch of a pipelined collector uses the type that was set when the batch was started.
+The `with` block overrides the collector's setting. TorchRL's own `set_exploration_type` works too; inside
+blocks of both, fledge's type is used. A batch of a pipelined collector uses the type that was set when the batch was started.
 """
 
 from __future__ import annotations

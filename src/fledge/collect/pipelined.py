@@ -103,7 +103,10 @@ class PipelinedDataCollector(Collector):
         return data
 
     def _take(self, prepare: Prepare | None = None, until: int = -1) -> TensorDictBase | None:
-        """Wait for the oldest batch and return it, after starting more batches, up to `until` decisions (-1: no limit)."""
+        """Wait for the oldest batch, start further ones, and return it; None if there are no more batches.
+
+        No batch is started if those returned or started already add up to `until` decisions (-1: no limit).
+        """
         if self._closed:
             raise InputError("rollout() was called after shutdown(): make a new collector.")
         if not self._pending:
@@ -184,8 +187,10 @@ class PipelinedDataCollector(Collector):
         """Return the state for an exact resume, without waiting for the running batch."""
         source = self._resumable_source()
         if any(batch.prepare is not None for batch in list(self._pending)[1:]):
-            count = f"prefetch_count={self.prefetch_count}"
-            raise ConfigError(f"The state cannot be saved with {count} and `prepare`: use prefetch_count=1.")
+            raise ConfigError(
+                f"With prefetch_count={self.prefetch_count}, the state cannot be saved after rollout(prepare=...): use "
+                "prefetch_count=1, or leave prepare out."
+            )
         state: dict[str, Any] = {"frames": self._frames, "flying": bool(self._pending)}
         if not self._pending:
             return state | {"base": source.collector.state_dict(), "policy": source.weights()}

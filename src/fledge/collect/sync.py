@@ -2,8 +2,9 @@
 
 `collect.base` lists the keys of a rollout.
 
-Several envs fill neighbouring columns of the rollout and take turns: env 0 acts and steps, env 1 acts and steps, then row
-t + 1 follows. Actions are sampled in that order, from torch's global generator or from the one passed to `draw_from`.
+Several envs fill neighbouring columns of the rollout and take turns: the policy acts in env 0, env 0 steps, the policy
+acts in env 1, env 1 steps, then row t + 1 follows. Actions are sampled in that order, from torch's global generator or from
+the one passed to `draw_from`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class SyncDataCollector(Collector):
     Args:
         env: A batched env, or a sequence of batched envs with the same specs.
         policy: Actor and critic.
-        frames_per_batch: Decisions per rollout over all envs; a multiple of `env.num_envs`.
+        frames_per_batch: Decisions per rollout over all envs; a multiple of `num_envs`, summed over a sequence of envs.
         total_frames: Stop iterating after this many decisions; -1 never stops.
         device: Device of the rollouts; must be the env's device.
         return_same_td: Yield one object, updated in place; otherwise yield a copy each time.
@@ -66,8 +67,9 @@ class SyncDataCollector(Collector):
         self.env, self.policy = self.envs[0], policy
         self.num_envs = sum(e.num_envs for e in self.envs)
         if frames_per_batch < 1 or frames_per_batch % self.num_envs:
-            size = f"num_envs ({self.num_envs})"
-            raise ConfigError(f"frames_per_batch is {frames_per_batch}, but must be a positive multiple of {size}.")
+            raise ConfigError(
+                f"frames_per_batch is {frames_per_batch}, but must be a positive multiple of num_envs ({self.num_envs})."
+            )
         if total_frames == 0 or total_frames < -1:
             raise ConfigError(f"total_frames is {total_frames}, but must be positive, or -1 for no limit.")
         if device is not None and torch.device(device).type != self.env.device.type:

@@ -28,7 +28,7 @@ def expected_score(rating: float, other: float) -> float:
 def arena_rating(score: float, fights: int) -> float:
     """Return the rating whose expected score against opponents rated 1000 is `score`.
 
-    A score of 0 or 1, whose rating would be infinite, is first moved inwards by half a fight.
+    A score of 0 or 1, whose rating would be infinite, is first moved inwards by half a fight, 0.5 / `fights`.
     """
     s = min(max(score, 0.5 / fights), 1.0 - 0.5 / fights)
     return ANCHOR + 400.0 * math.log10(s / (1.0 - s))

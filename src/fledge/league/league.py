@@ -183,7 +183,7 @@ class League:
         self._note_joining(number)
 
     def retire(self, flying: Collection[int]) -> None:
-        """Release past selves that are no longer opponents, unless an episode against them is running."""
+        """Release past selves that are no longer opponents, except the numbers in `flying`, whose episodes still run."""
         for number in self.selves.keys() - {*self.active, *flying}:
             del self.selves[number]
             self.agents[number] = Retired()

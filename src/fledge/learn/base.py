@@ -46,7 +46,7 @@ class Learner(ABC):
         """Learn from one rollout; return mean losses and diagnostics.
 
         Schedules follow `progress`, the share of training done, 0 to 1. On NaN, raise NumericsError. If the error's
-        `cause` is set, training saves the cause to a file, from which `repeat` can reproduce the failure.
+        `cause` holds the data of the failed update, training saves it to a file, from which `repeat` can reproduce it.
         """
 
     def train(self, data: TensorDictBase, progress: float = 0.0) -> dict[str, float]:
@@ -97,5 +97,8 @@ def finite_report(names: Sequence[str], values: Tensor) -> dict[str, float]:
     """Return metrics by name, with one transfer from the device; raise NumericsError if a value is not finite."""
     report = dict(zip(names, values.tolist(), strict=True))
     if bad := [name for name, value in report.items() if not abs(value) < float("inf")]:
-        raise NumericsError(f"NaN or infinity in {', '.join(bad)} while learning.")
+        raise NumericsError(
+            f"NaN or infinity in {', '.join(bad)} while learning: lower the learning rate, or look for very large rewards "
+            "and observations."
+        )
     return report

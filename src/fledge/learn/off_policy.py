@@ -50,8 +50,8 @@ class ReplayConfig:
     def validate(self) -> None:
         if self.size < self.segment:
             raise ConfigError(
-                f"replay.size is {self.size}, but must be at least replay.segment ({self.segment}): raise the first or "
-                "lower the second."
+                f"replay.size is {self.size}, but must be at least replay.segment ({self.segment}): raise replay.size "
+                "or lower replay.segment."
             )
 
 

@@ -267,7 +267,10 @@ class PPO(Learner):
         self._sums[7] += 1
 
     def _report(self) -> dict[str, float]:
-        """Return the mean of each metric that `_step` summed; only here an update reads from the device and checks for NaN."""
+        """Return the mean of each metric that `_step` summed; raise NumericsError if one is not finite.
+
+        No other part of an update reads from the device, because reading waits for the device.
+        """
         names = ("policy_loss", "value_loss", "entropy", "kl", "clip_share", "grad_norm", "total_loss")
         report = finite_report(names, self._sums[:7] / self._sums[7])
         return report | {"lr": self.optimizer.param_groups[0]["lr"]}

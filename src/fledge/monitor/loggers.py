@@ -212,7 +212,7 @@ class ConsoleLogger:
             print(f"iteration {step}/{self.total}  {figures}  {clock} left", file=sys.stderr, flush=True)
 
     def _texts(self, metrics: Mapping[str, float]) -> Iterator[str]:
-        """Yield the figures to show; a metric of episodes is a dash until an episode has ended."""
+        """Yield the texts to show, such as "return +1.5"; a metric without a value yet is shown as a dash."""
         if "frames_per_second" in metrics:
             yield f"{metrics['frames_per_second']:,.0f} decisions/s"
         for name, (label, digits) in self._figures.items():

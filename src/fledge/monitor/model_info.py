@@ -22,14 +22,14 @@ def format_checkpoint_name(
     label = f"{iteration:0{width}d}" if isinstance(iteration, int) else str(iteration)
     if not label or "/" in label or "\\" in label or (isinstance(iteration, int) and iteration < 0):
         raise InputError(
-            f"iteration is {iteration!r}, but must be a whole number from 0, or a plain word such as final, as it becomes "
-            "part of a file name."
+            f"iteration is {iteration!r}, but must be a whole number of at least 0, or a word without / and \\, such as "
+            "final: it becomes part of a file name."
         )
     return f"{prefix}_{label}{extension}"
 
 
 def get_model_size(model: nn.Module) -> dict[str, float]:
-    """Return the numbers of parameters, of trainable parameters and of buffer values, and their size in bytes and MB."""
+    """Return the numbers of parameters, trainable parameters and buffer values, and the size of all in bytes and MB."""
     parameters, buffers = list(model.parameters()), list(model.buffers())
     size = sum(tensor.nbytes for tensor in (*parameters, *buffers))
     return {

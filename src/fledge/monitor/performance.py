@@ -3,7 +3,7 @@
 Contract
     `timer(name)` is a context manager that adds one duration to `name`; timers nest, with the same or other names, and
     run on any number of threads. It costs about a microsecond. With `cuda=True` it marks the current CUDA stream with
-    two events and reads them later, so that nothing waits for the GPU; durations appear once the GPU has reached them.
+    two events and reads them later, so that nothing waits for the GPU; a duration appears once the GPU has reached both.
     Durations are seconds; `get_summary` prints milliseconds. The last `history` durations of each name are kept.
 """
 

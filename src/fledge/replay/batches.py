@@ -42,7 +42,7 @@ def check_n_step(schema: Schema, n_step: int, gamma: float) -> None:
 
 
 def transitions(data: EpisodeStore, number: np.ndarray, n_step: int, gamma: float) -> Batch:
-    """Return the batch of transitions with these numbers, shape [B]; 0 is the oldest transition in the buffer."""
+    """Return the batch of the transitions `number`, an array [B] of indices; 0 is the oldest transition in the buffer."""
     episode, offset = data.index.get_range_relative_idx(number)
     count = len(number)
     taken = np.minimum(n_step, data.index.values[episode] - offset)  # k
@@ -82,7 +82,17 @@ def transitions(data: EpisodeStore, number: np.ndarray, n_step: int, gamma: floa
 
 
 def _n_step_reward(pick: Pick, spec: KeySpec, shape: tuple[int, ...], taken: np.ndarray, gamma: float) -> torch.Tensor:
-    """Return n-step rewards; summed in NumPy on the calling thread, because torch's threads hang in a forked child."""
+    """Return the n-step rewards of transitions, [B, ...].
+
+    NumPy sums them on the calling thread, because torch's threads hang in a forked child.
+
+    Args:
+        pick: Returns the rewards of B * (n_step + 1) rows: n_step + 1 rows from each transition on.
+        spec: Shape and dtype of a reward.
+        shape: (B, n_step + 1).
+        taken: [B] number of rewards to sum, smaller than n_step near the end of an episode.
+        gamma: Discount per step.
+    """
     count, width = shape
     tensor = from_words(pick(REWARD, slice(None)), spec)
     if spec.dtype.is_floating_point and spec.dtype not in (torch.float64, torch.float32, torch.float16):
@@ -130,7 +140,7 @@ def _masked(words: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 def _named(found: dict[str, torch.Tensor], schema: Schema) -> Batch:
-    """Return `found` in the order of the schema's keys; ragged keys (of varying length) get masks instead of counts."""
+    """Return the tensors `found` in the order of the schema's keys, with a mask in place of the count of each ragged key."""
     batch: Batch = {}
     for name in schema.names:
         batch[name] = found[name]
@@ -144,7 +154,10 @@ def _named(found: dict[str, torch.Tensor], schema: Schema) -> Batch:
 def sequence_starts(
     lengths: np.ndarray, length: int, count: int, rng: np.random.Generator, ends: Ends = "inside"
 ) -> Sequence[np.ndarray]:
-    """Sample `count` windows uniformly; return each one's episode and first transition (negative: before the episode)."""
+    """Sample `count` windows uniformly from episodes of these `lengths`.
+
+    Return two arrays [count]: the episode of each window, and its first transition (negative: before the episode).
+    """
     before = length - 1 if ends == "pad" else 0
     each = np.cumsum(lengths + before if ends == "pad" else np.maximum(lengths - length + 1, 1))
     drawn = rng.integers(0, each[-1], count)

@@ -160,14 +160,14 @@ class DictReplayBuffer(EpisodeStore):
             return len(closed)
 
     def _settle(self, names: list[str]) -> None:
-        """Take the keys from the added data if the constructor got none."""
+        """Use `names`, the keys of the added data, as the buffer's keys if the constructor got none."""
         if self.schema.open:
             self.schema.settle(names)
             check_n_step(self.schema, self.n_step, self.gamma)
 
     @contextlib.contextmanager
     def _restore_schema_on_error(self) -> Iterator[None]:
-        """Forget the keys and specs that were taken from the added data if the block raises an error."""
+        """If the block raises an error, forget the keys and specs that it took from the added data."""
         self._check_alive()
         known, nameless = dict(self.schema.specs), self.schema.open
         try:
@@ -198,11 +198,11 @@ class DictReplayBuffer(EpisodeStore):
         return self.sample(batch_size)
 
     def sample_sequences(self, batch_size: int, length: int, ends: Ends = "inside") -> Batch:
-        """Sample windows of consecutive transitions of one episode each, [batch_size, length, ...], with "mask".
+        """Sample windows, each of `length` consecutive transitions of one episode: tensors [batch_size, length, ...] by key.
 
         With `ends` "inside", transitions near the ends of an episode are sampled less often; "pad" adds windows that reach
-        over the ends, so that all are sampled equally often. "index" identifies a window's first transition that lies in the
-        episode.
+        over the ends, so that all are sampled equally often. "mask" is false outside of the episode. "index" identifies the
+        first transition of a window that lies in the episode.
         """
         with self.lock, in_memory(f"batch_size={batch_size!r} and length={length!r}"):
             self._check_sampling(batch_size, length)
@@ -221,7 +221,7 @@ class DictReplayBuffer(EpisodeStore):
             if not len(numbers) or numbers.min() < begin or numbers.max() >= begin + self.index.total:
                 given = f"has values from {numbers.min()} to {numbers.max()}" if len(numbers) else "is empty"
                 last = begin + self.index.total - 1
-                raise InputError(f"index {given}, but must hold values from {begin} to {last}, which the buffer keeps.")
+                raise InputError(f"index {given}, but the buffer now holds only {begin} to {last}: pass some of these.")
             return self._transitions(numbers - begin)
 
     def update_priorities(self, index: Indices, priority: np.ndarray | torch.Tensor | Sequence[float]) -> None:

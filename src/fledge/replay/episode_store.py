@@ -71,8 +71,9 @@ class EpisodeStore:
     def _insert(self, length: int, words: Words) -> None:
         """Add an episode; all steps that can fail come before any change. The caller must delay Ctrl-C (`uninterrupted`)."""
         if length > self.max_size:
-            size = f"max_size={self.max_size}"
-            raise InputError(f"An episode of {length} transitions is longer than {size}: split it or raise max_size.")
+            raise InputError(
+                f"An episode has {length} transitions, but max_size is {self.max_size}: split the episode or raise max_size."
+            )
         if not self.stores:
             self.stores = self._plan(words)
         elif not self.measured and self.index.evicted_total + self.index.total >= MEASURE_FRAMES:

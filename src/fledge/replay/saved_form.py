@@ -3,10 +3,10 @@
 A form describes what belongs in each place of a saved state:
 
     int, float, str, bool       a plain value of this type (a float may be a whole number)
-    Array("iu")                 a NumPy array or tensor of these kinds of dtype, with one axis unless `ndim` is None
+    Array("iu")                 a NumPy array or tensor of these kinds of dtype, with `ndim` axes (None: any number)
     Maybe(form)                 None, or a value of this form
     [form]                      a list of values of this form
-    {str: form}                 a dict of values of this form, by any names
+    {str: form}                 a dict with any string keys, whose values all have this form
     {"a": form, ...}            a dict with these entries; further ones are kept unchecked
 """
 

@@ -80,7 +80,7 @@ def as_tensor(value: Any, name: str) -> torch.Tensor:
         array = np.ascontiguousarray(array, array.dtype.newbyteorder("=")) if array.ndim else array
         return torch.from_numpy(array) if array.ndim else torch.as_tensor(array)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{name!r} cannot be converted to an array ({error}).") from error
+        raise InputError(f"{name!r} cannot be converted to an array ({error}): pass an array or tensor.") from error
 
 
 def to_words(tensor: torch.Tensor, spec: KeySpec) -> np.ndarray:
@@ -98,7 +98,7 @@ def from_words(words: np.ndarray, spec: KeySpec) -> torch.Tensor:
 
 
 def pad_ragged(name: str, frames: Sequence[Any], spec: KeySpec) -> tuple[torch.Tensor, np.ndarray]:
-    """Return arrays [k, ...] as one tensor [rows, *shape] padded with zeros, and the number k of each [rows]."""
+    """Return frames [k, ...] as one tensor [rows, *shape] padded with zeros, and an array [rows] of the k of each frame."""
     out = torch.zeros(len(frames), *spec.shape, dtype=spec.dtype)
     counts = np.zeros(len(frames), np.int64)
     for row, frame in enumerate(frames):

@@ -143,7 +143,10 @@ def _load_open(buffer: DictReplayBuffer, state: Mapping[str, Any], schema: Schem
 
 
 def rebuild(kind: type[DictReplayBuffer], arguments: dict[str, Any], state: dict[str, Any], pid: int) -> Any:
-    """Make the copy of a buffer from what its `__reduce__` returned; in each worker process the copy samples differently."""
+    """Make the copy of a buffer from what its `__reduce__` returned.
+
+    In a worker process other than `pid`, the process of the original, the copy samples differently.
+    """
     from fledge.replay.buffer import DictReplayBuffer
 
     buffer = kind.__new__(kind)

@@ -46,7 +46,7 @@ def joined(blobs: Mapping[int, bytes]) -> dict[str, Any]:
 
 
 def split(state: Mapping[str, Any]) -> dict[int, bytes]:
-    """Return the numbered blobs of `joined`; raise FormatError if their sizes do not match their bytes."""
+    """Return the blobs by number from the arrays of `joined`; raise FormatError if the sizes do not match the bytes."""
     numbers, sizes, data = (state[name] for name in ("numbers", "sizes", "data"))
     if len(numbers) != len(sizes) or (sizes < 0).any() or sizes.sum() != len(data):
         raise damaged("has rows whose sizes do not match its data", "storage")

@@ -80,7 +80,10 @@ class CompressedStorage(LazyStackStorage):
     # ---- TorchRL's interface -----------------------------------------------------------------------------------
 
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
-        """Write rows at `cursor`: an index, a range, a slice, or a sequence or tensor of indices."""
+        """Write rows at `cursor`: an index, a range, a slice, or a sequence or tensor of indices.
+
+        If `set_cursor`, also record `cursor` as the last one written, as TorchRL's own storages do.
+        """
         with self.lock:
             rows = self._indices(cursor)
             if not isinstance(data, TensorDictBase):

@@ -98,7 +98,7 @@ class PrefixSum:
 
     @property
     def prefix_sum(self) -> np.ndarray:
-        """Start of each range, oldest first, and the end of the last one, [len + 1] int64; begins with 0."""
+        """Start of each range, oldest first, then the end of the last range, [len + 1] int64; the first start is 0."""
         return np.concatenate([[0], self._ends.view() - self.evicted_total])
 
     @property
@@ -132,11 +132,11 @@ class PrefixSum:
         return length
 
     def get_range_idx(self, number: Any) -> Any:
-        """Return the range that contains a number, or the ranges of an array of numbers."""
+        """Return the index of the range that contains a number; for an array of numbers, an array of such indices."""
         return self.get_range_relative_idx(number)[0]
 
     def get_range_relative_idx(self, number: Any, range_idx: Any = None) -> Any:
-        """Return the range that contains a number, and the offset inside that range; for arrays, one of each per number.
+        """Return the index of the range that contains a number, and the offset in that range; for an array, two arrays.
 
         With `range_idx`, the result of `get_range_idx`, return the offset alone.
         """
@@ -144,7 +144,7 @@ class PrefixSum:
         ends = self._ends.view()
         found = np.asarray(np.searchsorted(ends, numbers + self.evicted_total, side="right"))
         if range_idx is not None and not np.array_equal(found, range_idx):
-            raise InputError(f"{number} is in range {found}, not {range_idx}: pass the result of get_range_idx.")
+            raise InputError(f"range_idx is {range_idx}, but must be {found}, the result of get_range_idx({number}).")
         starts = np.where(found > 0, ends[np.maximum(found - 1, 0)], self.evicted_total)
         offset = numbers + self.evicted_total - starts
         both = (int(found), int(offset)) if numbers.ndim == 0 else (found, offset)
@@ -161,7 +161,9 @@ class PrefixSum:
         if not 0 <= evicted < 2**62 or values.sum(dtype=np.float64) > 2**53:
             raise damaged("has an index whose lengths are too large")
         if len(values) > self.max_len:
-            raise InputError(f"The state has {len(values)} ranges, but at most {self.max_len} fit: raise max_size.")
+            raise InputError(
+                f"The state has {len(values)} ranges, but at most {self.max_len} fit: raise max_len (max_size of a buffer)."
+            )
         self.evicted_total = evicted
         self._ends = IntQueue(np.cumsum(values) + self.evicted_total)
 

@@ -3,7 +3,7 @@
 Compressed frames are a list (or object array) of outputs of `compress_image`, or the output of `compress_image_seq` for the
 whole episode. Plain LZ4 frames are accepted if the key has a `KeySpec`, because they do not contain shape and dtype.
 Text is one string for the whole episode, or a list with one per frame. It becomes a column of bytes [T, W], UTF-8 padded with
-zeros; W is the size of the key's `KeySpec`, or `TEXT_BYTES`. `read_text` converts such columns back.
+zeros; W is shape[0] of the key's `KeySpec`, or `TEXT_BYTES`. `read_text` converts such columns back.
 """
 
 from __future__ import annotations

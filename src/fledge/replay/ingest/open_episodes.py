@@ -2,10 +2,10 @@
 
 Contract
     `push(rows, done, final)` takes one step of all N envs (words per internal key, [N, *shape]) and yields the episodes that
-    it completes, as (transitions, words). The final observation comes from `final` where the env ended, or from the env's
-    next observation where the episode was cut at `segment` transitions: neither terminated nor truncated, so the learner
-    bootstraps from it. `flush()` closes the open episodes; without `final` observations, the last row of each env becomes
-    its final observation and that transition is lost.
+    it completes, as (number of transitions, words). Where an episode ended, its final observation is the env's row of `final`.
+    Where an episode was cut at `segment` transitions, it is the env's next observation; as such a piece is neither
+    terminated nor truncated, the learner bootstraps from it. `flush()` closes the open episodes; without `final`
+    observations, the last row of each env becomes its final observation and that transition is lost.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class OpenEpisodes:
         self._rows: dict[str, np.ndarray] = {k: np.empty((num_envs, 0, *s.shape), s.word) for k, s in specs.items()}
 
     def check_room(self, done: Sequence[np.ndarray]) -> None:
-        """Raise InputError if an episode would exceed `max_size` after these steps; `done` has the end flags [N] of each."""
+        """Raise InputError if an episode would become longer than max_size; `done` has the end flags [N] of each new step."""
         if self.count.max(initial=0) + len(done) <= self.longest:
             return
         count = self.count.copy()

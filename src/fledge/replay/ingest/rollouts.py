@@ -43,9 +43,10 @@ def read_rollout(schema: Schema, rollout: Mapping[str, Any]) -> Iterator[tuple[W
 
 
 def rollout_names(rollout: Mapping[str, Any]) -> list[str]:
-    """Return the keys of a buffer for this rollout: all entries but "final_obs" if it has no mapping "obs".
+    """Return the keys of a buffer that can store this rollout.
 
-    If it has one: the observations, action, reward and end flags, and `next_X` of observations if it has "final_obs".
+    If the rollout has a mapping "obs": the observations in it, the action, the reward and the end flags, and, if the rollout
+    has "final_obs", also `next_X` for each observation X. Otherwise: all entries except "final_obs".
     """
     if not hasattr(rollout.get("obs"), "keys"):
         return [name for name in rollout if name != "final_obs"]

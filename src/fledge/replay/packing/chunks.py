@@ -1,8 +1,8 @@
 """Bit-packed chunks: rows of many numbers over time, from which single rows can be decoded.
 
-This replaces `storage.format.codecs` because a batch of 256 random frames comes from 256 chunks: a general codec takes
-5 to 60 us of set-up for each and decodes a whole chunk for one row. Here one kernel call serves the batch and reads only
-the bits of the requested rows (docs/storage/replay.md has the measured sizes and rates).
+The codecs of `storage.format.codecs` are too slow here: a batch of 256 random frames comes from 256 chunks, and a
+general codec takes 5 to 60 us of set-up for each and decodes a whole chunk for one row. Here one kernel call serves the batch
+and reads only the bits of the requested rows (docs/storage/replay.md has the measured sizes and rates).
 
 Contract
     A table is [rows, columns] uint32. A chunk is up to `MAX_ROWS` consecutive rows, as a stream of bits in
@@ -132,7 +132,7 @@ def unpack(addresses: np.ndarray, kinds: np.ndarray, spans: np.ndarray, table: n
         spans: [S, 4] int32: rows of the chunk, first requested row, number of requested rows, first row of `table` to fill.
         table: [rows, columns] uint32, filled with zeros; receives the rows.
     """
-    args = [as_warp(addresses), _kinds(kinds.tobytes()), as_warp(spans), as_warp(table)]
+    args = [as_warp(addresses), _warp_int32(kinds.tobytes()), as_warp(spans), as_warp(table)]
     workers.share(len(spans), lambda a, b: launch(reader.unpack_rows, b - a, args, a), LEAST_SPANS)
 
 
@@ -146,8 +146,8 @@ def check(words: np.ndarray, offsets: np.ndarray, counts: np.ndarray, columns: i
 
 
 @functools.lru_cache(64)
-def _kinds(data: bytes) -> Any:
-    """Return the int32 number formats in `data` as a Warp array; cached, because it costs as much as decoding ten rows."""
+def _warp_int32(data: bytes) -> Any:
+    """Return the bytes of an int32 array as a Warp array; cached, because making it takes as long as decoding ten rows."""
     return wp.array(np.frombuffer(data, np.int32), dtype=wp.int32, device="cpu")
 
 

@@ -94,7 +94,7 @@ class Store(ABC):
         self.added_rows, self.added_bytes = int(length.sum()), blobs.nbytes
 
     def chunks(self, at_once: int) -> Iterator[tuple[bytes, np.ndarray, np.ndarray]]:
-        """Yield `at_once` chunks at a time: their joined bytes, the offsets of their edges, and the number of rows of each."""
+        """Yield `at_once` chunks at a time, as (joined bytes, offsets where chunks begin and end, number of rows of each)."""
         assert self.rows is not None
         counts = [chunk_rows(int(n), self.rows) for n in self.length.view()]
         rows = np.concatenate([*counts, np.zeros(0, np.int32)])

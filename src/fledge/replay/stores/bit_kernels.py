@@ -100,7 +100,7 @@ def unpack_frames(
 
 @wp.func
 def last_byte(data: wp.array(dtype=wp.uint8), place: wp.int64, top: wp.int32, seconds: wp.int32) -> wp.int32:
-    """Return the position of the last coded byte of a frame that is not zero; -1 if all are zero.
+    """Return the index of the last nonzero byte among the coded bytes of a frame; -1 if all are zero.
 
     The frame begins at `place`; level 3 has `top` bytes, level 2 `seconds` stored bytes.
     """

@@ -96,7 +96,7 @@ class BlobStore:
         return (bases + self._begin.view()[i]).view(np.uint64)
 
     def sizes(self) -> np.ndarray:
-        """Return the bytes of each blob, [n] int64."""
+        """Return the size of each blob in bytes, [n] int64."""
         return self._end.view() - self._begin.view()
 
     def aligned(self, word: int) -> bool:
@@ -104,7 +104,7 @@ class BlobStore:
         return not ((self._begin.view() | self._end.view()) % word).any()
 
     def join(self, numbers: np.ndarray) -> tuple[bytes, np.ndarray]:
-        """Return the concatenated blobs, and where each begins, [n] int64."""
+        """Return the blobs with these numbers as one byte string, and the offset of each in it, [n] int64."""
         i = numbers - self._segment.dropped
         begins, ends = self._begin.view()[i], self._end.view()[i]
         parts = zip(self._segment.view()[i].tolist(), begins.tolist(), ends.tolist(), strict=True)

@@ -25,7 +25,10 @@ MOST_EXPANSION = 8 * codecs.MAX_EXPANSION  # of a chunk, packed to bits and comp
 
 
 def encode_block(codec: str, data: np.ndarray, word: int) -> bytes:
-    """Return a chunk (uint8) compressed; raw, recognised by its length, if compressing saves less than 5 %."""
+    """Return the bytes `data` (uint8) of a chunk compressed, or raw if compressing saves less than 5 %.
+
+    `word` is the size of a number in bytes. `decode_block` recognises raw data by its length.
+    """
     if not data.nbytes:
         return b""
     if codec == BITS:
@@ -36,7 +39,7 @@ def encode_block(codec: str, data: np.ndarray, word: int) -> bytes:
 
 
 def decode_block(codec: str, blob: memoryview, out: np.ndarray, word: int) -> None:
-    """Decode a chunk of `encode_block` into `out` (uint8); raise FormatError if their sizes do not match."""
+    """Decode a result of `encode_block` into `out` (uint8); raise FormatError if the sizes do not match."""
     if codec != BITS or len(blob) == out.nbytes:
         codecs.decode("raw" if len(blob) == out.nbytes else codec, blob, out, word)
         return

@@ -98,7 +98,7 @@ def _packed_size(spec: KeySpec, sample: np.ndarray, step: int) -> float:
 
 
 def build_stores(plan: Any, specs: Specs, cache_bytes: int) -> list[Store]:
-    """Return empty stores from an untrusted plan; every key of `specs` must be in exactly one store."""
+    """Return empty stores as the plan in a saved state describes them; raise FormatError if the plan is invalid."""
     stores: list[Store] = []
     seen: list[str] = []
     for row in plan:
