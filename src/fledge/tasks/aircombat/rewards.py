@@ -6,7 +6,8 @@ A term computes the rewards of one step of all rows:
 
 `obs_after` is the observation after the step; where a fight ended, its last observation, not the first of the next. `info` has
 "outcome" [rows] (`structs.Outcome`), "terminated" [rows] and "shots" [rows], the missiles fired in this step. A win is worth
-1, so a weight says how many wins 1 of its term is worth. To add a term, add a subclass of `BaseReward` and its name in TERMS.
+1, so a term's weight says how many wins a value of 1 is worth. To add a term, add a subclass of `BaseReward` and its name in
+TERMS.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def slew(rate: float, now: float, asked: float, dt: float) -> float:
 
 @wp.func
 def fly_missiles(p: Params, d: Duels, row: int, target: Flyer, target_after: Flyer, dt: float) -> wp.vec2i:
-    """Move the missiles that the side `row` fired by one step of dt seconds.
+    """Move all missiles of the side `row` by one step of dt seconds.
 
     `target` and `target_after` are the enemy before and after the step. Return whether a missile kills it (1 or 0), and how
     many missiles still fly.

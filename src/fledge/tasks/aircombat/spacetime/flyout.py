@@ -79,7 +79,8 @@ def outrun(p: Physics, missile: Flyer, target: Flyer) -> bool:
 def extrapolate_end(p: Physics, so_far: FlyOut, missile: Flyer, target: Flyer, togo: float) -> FlyOut:
     """Return how a fly-out ends if its last `togo` seconds are not simulated.
 
-    Missile and target fly straight; from their closest distance is subtracted what the missile can still correct by turning.
+    Missile and target fly straight for that time. The miss is their distance then, less what the missile can still correct
+    by turning.
     """
     v = target.speed * target.dir - missile.speed * missile.dir
     passing = wp.length(target.pos - missile.pos + togo * v)

@@ -40,7 +40,10 @@ class Kill:
 
 
 def find_kill(frames: Frames, side: int, kill_radius_m: float) -> Kill:
-    """Return the enemy's missile that killed a side after the last frame: the missile with the shortest `time_to_kill`."""
+    """Return the enemy's missile that killed a side after the last frame: the one with the shortest `time_to_kill`.
+
+    Its slot is None if no recorded missile was near enough, so that it was fired in the last decision.
+    """
     enemy, time = 1 - side, frames["time_s"]
     last = len(time) - 1
     flying = np.flatnonzero(frames["missile_alive"][-1, enemy]).tolist()
