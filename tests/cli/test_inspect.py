@@ -1,13 +1,16 @@
 """`fledge inspect` and `fledge convert` as a user calls them."""
 
 import json
+import os
 import re
+import zipfile
 from pathlib import Path
 
+import pytest
 import torch
 from tensordict import TensorDict
 
-from fledge.evaluation.run_info import write_run_info
+from fledge.evaluation.run_info import read_run_info, write_run_info
 from fledge.storage import CheckpointHistory, RolloutStorage, save_checkpoint
 from tests.cli.policy_files import call
 
@@ -151,3 +154,48 @@ def test_inspect_verifies_tensors_if_asked(tmp_path: Path) -> None:
     assert done.exit_code == 1
     assert re.search(r"damaged tensor a: .*Bad CRC-32", done.output)
     assert "damaged tensor b" not in done.output
+
+
+DAMAGED = {"nested": b'{"command":' + b"[" * 200_000 + b"]" * 200_000 + b"}", "deep": b"[" * 40 + b"]" * 40}
+DAMAGED |= {"digits": b'{"started":' + b"9" * 10_000 + b"}", "large": b'{"command": "' + b"x" * 2**20 + b'"}'}
+DAMAGED |= {
+    "list": b"[1, 2]",
+    "empty": b"",
+    "not UTF-8": b'{"command": "\xff"}',
+    "surrogate": b'{"command": "\\ud800"}',
+}
+DAMAGED |= {
+    "kinds": b'{"command": 5, "preset": [1], "started": {}, "device": null, "machine": "x", "changed": [1], "defaults": 7}'
+}
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", *DAMAGED])
+def test_a_strangers_run_json_is_left_out_if_it_is_damaged_or_not_a_file(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "run.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.write_bytes(DAMAGED[kind])
+    assert read_run_info(tmp_path) == {}
+    if kind in ("pipe", "kinds"):
+        CheckpointHistory(tmp_path / "checkpoints").save({"model": {"w": torch.ones(3)}, "frames": 9}, 4)
+        done = call("inspect", str(tmp_path))
+        assert done.exit_code == 0, done.output
+        assert "its newest checkpoint is checkpoint_000000004.fledge" in done.output
+        assert "command:" not in done.output
+
+
+def test_inspect_says_that_a_manifest_is_wrong_and_not_that_the_end_is_missing(tmp_path: Path) -> None:
+    path = save_checkpoint({"w": torch.ones(3)}, tmp_path / "a")
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"fledge-checkpoint 3 ", b"fledge-checkpoint 3_"))
+    assert zipfile.is_zipfile(path)
+    done = call("inspect", str(path))
+    assert (done.exit_code, len(done.output.splitlines())) == (1, 1)
+    assert "does not match the comment at the end of the zip" in done.output
+    path.write_bytes(content[:-60])
+    assert "complete, but not loadable without the end of the file" in call("inspect", str(path)).output

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
+import re
 from pathlib import Path
 
 import pytest
@@ -171,3 +173,35 @@ def test_a_folder_without_checkpoints_is_refused(tmp_path: Path, name: str) -> N
     with pytest.raises(ConfigError):
         examine_folder(tmp_path / name)
     assert CliRunner().invoke(main, ["doctor", str(tmp_path / name)]).exit_code == 2
+
+
+def test_a_pipe_device_folder_or_broken_link_in_place_of_a_file_is_named_and_moved_aside(tmp_path: Path) -> None:
+    history_of(tmp_path, steps=1)
+    names = {n: f"checkpoint_00000000{n}.fledge" for n in (5, 6, 7, 8)}
+    os.mkfifo(tmp_path / names[5])
+    (tmp_path / names[6]).symlink_to("/dev/zero")
+    (tmp_path / names[7]).mkdir()
+    (tmp_path / names[8]).symlink_to("/nowhere")
+    (tmp_path / "folder.pt").mkdir()  # of another tool
+    kinds = {5: "a named pipe", 6: "a device", 7: "a folder", 8: "a broken link"}
+    for make in (os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)):
+        (tmp_path / "latest").unlink()
+        make(tmp_path / "latest")
+        done = CliRunner().invoke(main, ["doctor", str(tmp_path)])
+        assert done.exit_code == 1
+        assert re.search(
+            r"^latest: damaged: it is a (named pipe|folder|device), not a regular file$", done.output, re.M
+        )
+        for number, kind in kinds.items():
+            assert f"{names[number]}: damaged: it is {kind}, not a regular file" in done.output
+        assert repair_folder(tmp_path).healthy
+        assert json.loads((tmp_path / "latest").read_text())["step"] == 1
+        kinds = {}
+    assert (tmp_path / "folder.pt").is_dir()
+
+
+@pytest.mark.parametrize("content", ["[" * 200_000, '{"file": ["x"]}', '{"file": 1' + "0" * 5000 + "}", " " * 2**20])
+def test_a_latest_that_a_stranger_wrote_is_damaged(tmp_path: Path, content: str) -> None:
+    history_of(tmp_path, steps=1)
+    (tmp_path / "latest").write_text(content)
+    assert states(tmp_path) == {"latest": "damaged"}

@@ -56,6 +56,13 @@ def test_odd_lines_of_the_metrics_are_skipped_and_told_once(tmp_path: Path, capl
     assert json.loads(path.read_text()) == {"step": 1, "loss": 1}
 
 
+def test_metrics_that_are_a_pipe_count_as_none_and_are_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    assert metrics_file.read_metrics(tmp_path / "metrics.jsonl") == []
+    FileLogger(tmp_path, resume_step=1).close()
+    assert (tmp_path / "metrics.jsonl").is_file()
+
+
 def test_a_run_with_odd_metrics_resumes_and_is_read(tmp_path: Path) -> None:
     run = fledge.train("gym:CartPole-v1", folder=tmp_path / "run", **SMALL)
     write_odd(run.folder / "metrics.jsonl")

@@ -90,7 +90,7 @@ def test_of_many_that_start_at_once_exactly_one_gets_the_folder(tmp_path: Path) 
 
 
 def test_a_fork_that_outlives_the_training_does_not_keep_the_lock(tmp_path: Path) -> None:
-    first = start(tmp_path, then="child = os.fork()\nif child: print(child, flush=True)\ntime.sleep(600)")
+    first = start(tmp_path, then="if not os.fork(): print(os.getpid(), flush=True)\ntime.sleep(600)")
     assert tell(first) == "held\n"
     assert first.stdout is not None
     child = int(first.stdout.readline())
@@ -150,6 +150,19 @@ def test_a_lock_file_that_cannot_be_opened_is_one_sentence(tmp_path: Path) -> No
     (tmp_path / LOCK_NAME).mkdir()
     with pytest.raises(StorageError, match=r"run\.lock cannot be written \(Is a directory\)"):
         RunLock(tmp_path)
+
+
+def test_a_lock_file_that_is_a_pipe_or_a_link_is_neither_waited_for_nor_overwritten(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / LOCK_NAME)
+    run_lock.refuse_busy(tmp_path)
+    with pytest.raises(StorageError, match=r"run\.lock is not a regular file: remove it"):
+        RunLock(tmp_path)
+    (tmp_path / LOCK_NAME).unlink()
+    (tmp_path / "mine").write_text("precious")
+    (tmp_path / LOCK_NAME).symlink_to("mine")
+    with pytest.raises(StorageError, match=r"run\.lock cannot be written \(Too many levels of symbolic links\)"):
+        RunLock(tmp_path)
+    assert (tmp_path / "mine").read_text() == "precious"
 
 
 def test_a_folder_that_only_the_lock_made_is_removed_again(tmp_path: Path) -> None:

@@ -52,13 +52,21 @@ def check_readable(path: Path) -> Path:
     return path
 
 
+def kind_of_path(path: Path) -> str:
+    """Return what is at a path, such as "a regular file", "a folder" or "a named pipe"; links are followed."""
+    kinds = {stat.S_IFREG: "a regular file", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe"}
+    try:
+        return {**kinds, stat.S_IFSOCK: "a socket"}.get(stat.S_IFMT(os.stat(path).st_mode), "a device")
+    except OSError:
+        return "a broken link"
+
+
 def path_hint(path: Path) -> str:
     """Return a sentence about a path where no file or folder is: what is there instead, a similar name, or other names."""
     if os.path.exists(path):  # False for a name that is too long, where Path.exists raises
         if path.is_file() or path.is_dir():
             return ""
-        kind = "a named pipe" if path.is_fifo() else "a socket" if path.is_socket() else "a device"
-        return f" It is {kind}, but must be a file or a folder: write its content to a file first."
+        return f" It is {kind_of_path(path)}, but must be a file or a folder: write its content to a file first."
     if os.path.islink(path):
         return f" It is a link to {os.readlink(path)}, which does not exist."
     folder = path.parent

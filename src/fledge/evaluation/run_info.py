@@ -5,7 +5,6 @@ Nothing depends on this file: if it is missing or damaged, the run still works, 
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -13,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from fledge.core.errors import ConfigError, did_you_mean
+from fledge.core.json_file import read_json
 from fledge.core.machine import machine_info
 from fledge.core.terminal import strict_json
 
 RUN_INFO = "run.json"
+KINDS: dict[str, Any] = dict.fromkeys(("command", "started", "device"), str)
+KINDS |= {"preset": (str, type(None)), **dict.fromkeys(("machine", "changed", "defaults"), dict)}
 
 
 def train_command(task: str, preset: str | None, overrides: Sequence[str], folder: Path) -> str:
@@ -59,12 +61,10 @@ def _write(path: Path, found: Mapping[str, Any]) -> None:
 
 
 def read_run_info(folder: Path) -> dict[str, Any]:
-    """Return the content of `run.json`; empty if the file is missing or damaged."""
-    try:
-        found = json.loads((folder / RUN_INFO).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    """Return the entries of `run.json` that have the right type; empty if the file is missing or damaged."""
+    found = read_json(folder / RUN_INFO)
+    entries = found.items() if isinstance(found, dict) else ()
+    return {key: value for key, value in entries if isinstance(value, KINDS.get(key, object))}
 
 
 def device_name(device: str) -> str:

@@ -18,7 +18,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     Lines that are not metrics are skipped, with one warning for each file. The last line may be incomplete without a
     warning: it is just being written, or its process was killed.
     """
-    *lines, last = path.read_bytes().split(b"\n") if path.exists() else [b""]
+    *lines, last = path.read_bytes().split(b"\n") if path.is_file() else [b""]
     found = [parse_row(line) for line in lines if line.strip()]
     rows = [row for row in [*found, parse_row(last)] if row is not None]
     if (skipped := found.count(None)) and path.absolute() not in _warned:

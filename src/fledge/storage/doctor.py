@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fledge.core.errors import ConfigError, FledgeError, StorageError
-from fledge.storage.checkpoint import EXTENSIONS, NUMBERED, sniff
+from fledge.core.json_file import read_json
+from fledge.core.paths import kind_of_path
+from fledge.storage.checkpoint import EXTENSIONS, NATIVE, NUMBERED, sniff
 from fledge.storage.disk.durable import TEMP_PREFIX, abandoned, folder_lock, write_text
 from fledge.storage.format import interop
 from fledge.storage.format.reader import CheckpointFile
@@ -86,7 +88,8 @@ def examine_folder(folder: str | os.PathLike[str]) -> Report:
 
 
 def _survey(place: Path) -> Report:
-    paths = sorted(path for path in place.iterdir() if path.is_file())
+    # Other tools may have folders named x.pt.
+    paths = sorted(p for p in place.iterdir() if not p.is_dir() or p.suffix == NATIVE or _is_latest(p.name))
     found = [_examine_file(path) for path in paths if path.name.startswith(TEMP_PREFIX) or path.suffix in EXTENSIONS]
     whole = [f for f in found if f.state == "good" and f.prefix is not None and f.whole]
     whole.sort(key=lambda finding: (str(finding.prefix), finding.sequence, finding.step or 0))
@@ -106,6 +109,8 @@ def _is_latest(name: str) -> bool:
 
 
 def _examine_file(path: Path) -> Finding:
+    if not path.is_file():
+        return Finding(path.name, "damaged", 0, f"it is {kind_of_path(path)}, not a regular file")
     size = path.stat().st_size
     if path.name.startswith(TEMP_PREFIX):
         left = abandoned(path)
@@ -148,14 +153,15 @@ def _note(path: Path, opened: CheckpointFile) -> dict[str, Any]:
 
 def _examine_latest(path: Path, good: set[str]) -> Finding:
     """Check a history's file `latest`; it is good if it names a good checkpoint."""
-    size = path.stat().st_size
-    try:
-        named = json.loads(path.read_text())["file"]
-    except (OSError, ValueError, KeyError, TypeError):
+    if not path.is_file():
+        return Finding(path.name, "damaged", 0, f"it is {kind_of_path(path)}, not a regular file")
+    size, content = path.stat().st_size, read_json(path)
+    named = content.get("file") if isinstance(content, dict) else None
+    if not isinstance(named, str):
         return Finding(path.name, "damaged", size, "it is not the JSON line that a history writes")
     if named in good:
         return Finding(path.name, "good", size)
-    return Finding(path.name, "leftover", size, f"it names {str(named)[:80]!r}, which is missing or damaged")
+    return Finding(path.name, "leftover", size, f"it names {named[:80]!r}, which is missing or damaged")
 
 
 def repair_folder(folder: str | os.PathLike[str]) -> Report:
@@ -204,6 +210,8 @@ def _point_latest(place: Path, report: Report) -> Iterator[str]:
     for prefix, file in report.resume.items():
         name = latest_name(prefix)
         if name not in states or states[name].state != "good":
+            if (place / name).is_dir():  # a file cannot replace a folder
+                yield f"{_aside(place, states[name])}: it is a folder."
             write_text(place / name, json.dumps({"file": file, "step": states[file].step}) + "\n")
             yield f"{name} now names {file}, the newest good file."
             states.pop(name, None)

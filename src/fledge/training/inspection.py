@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,8 @@ def describe_file(path: Path, task: Task | None = None, verify: bool = False) ->
     try:
         found = inspect_checkpoint(path, verify)
     except FormatError as error:
-        whole = complete_members(path) if path.suffix == ".fledge" and path.is_file() else []
+        truncated = path.suffix == ".fledge" and path.is_file() and not zipfile.is_zipfile(path)
+        whole = complete_members(path) if truncated else []
         if not whole:
             raise
         return {"path": str(path), "unreadable": {path.name: str(error)}, "complete": whole}

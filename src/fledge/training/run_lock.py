@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import socket
+import stat
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from fledge.storage.disk.durable import lock_file
 LOCK_NAME = "run.lock"
 WAIT_S = 1.0  # for a process that is just ending, before the folder counts as locked
 POLL_S = 0.05
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # opening a pipe would wait for a writer
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # the target of a link would be overwritten
 _open_locks: set[int] = set()  # file descriptors that this process holds locks with
 
 
@@ -65,13 +68,16 @@ class RunLock:
         while True:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | _NO_WAIT | _NO_LINK, 0o666)
             except OSError as error:
                 if isinstance(error, FileNotFoundError) and time.monotonic() < give_up:
                     continue  # another process has just removed the folder that it had made
                 raise StorageError(
                     f"{self.path} cannot be written ({error.strerror}): choose another folder, or change its permissions."
                 ) from error
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                os.close(descriptor)
+                raise StorageError(f"{self.path} is not a regular file: remove it, or choose another folder.")
             locked, owner = lock_file(descriptor, wait=False), read_owner(descriptor)
             if locked is None:  # no locks on this file system
                 locked = not owner or has_ended(owner) is True
@@ -131,7 +137,7 @@ class RunLock:
 def refuse_busy(folder: Path) -> None:
     """Raise StorageError if a process that runs on this host holds the lock of a folder; does not take the lock."""
     with contextlib.suppress(FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError):
-        descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY)
+        descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY | _NO_WAIT)
         try:
             owner = read_owner(descriptor)
         finally:

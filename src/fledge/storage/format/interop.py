@@ -1,9 +1,10 @@
 """Checkpoint formats of other tools: `.pt`, LZ4 around a `.pt` or around pickled NumPy arrays, and `.safetensors`.
 
 Readers accept untrusted files: a `.pt` is loaded with `weights_only=True`, after its zip and its pickle have been checked for
-anything that takes memory or time out of proportion; pickled arrays are read by `numpy_pickle`; an LZ4 frame may not expand
-more than 256 times; `safetensors_file` reads `.safetensors`; every fault raises a FormatError. Loaded tensors own their
-memory: the file may be overwritten or removed (except with `mmap`).
+anything that takes memory or time out of proportion; pickled arrays are read by `numpy_pickle`; an LZ4 frame must begin with a
+zip or a pickle, and may expand neither more than 256 times nor beyond the size in its header; `safetensors_file` reads
+`.safetensors`; every fault raises a FormatError. Loaded tensors own their memory: the file may be overwritten or removed
+(except with `mmap`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 import torch
 
 from fledge.core.errors import ConfigError, FormatError
+from fledge.core.paths import shorten
 from fledge.storage.format.codecs import MAX_EXPANSION
 from fledge.storage.format.leaves import Leaf, restore
 from fledge.storage.format.numpy_pickle import read_numpy_pickle
@@ -30,12 +32,17 @@ from fledge.storage.format.tree import Node, unflatten
 from fledge.storage.format.zip_archive import open_archive, read_member
 
 LZ4_MAGIC = b"\x04\x22\x4d\x18"
+LZ4_HEADER = 19  # bytes of the longest header of an LZ4 frame
 ZIP_MAGIC = b"PK\x03\x04"
-LZ4_PART = 2**18  # compressed bytes read at a time; they expand to 64 MB at most
+STARTS = (b"P", b"\x80")  # first byte of a zip, and of a pickle of protocol 2 or later
+NOT_TORCH = "is not a PyTorch checkpoint: it holds neither a zip nor a pickle. Use another file."
+TOO_LARGE = "needs more memory than there is: it is damaged, or too large to load here."
+LZ4_PART, LZ4_OUTPUT = 2**18, 2**22  # compressed bytes read, and bytes decompressed, at a time
 MAX_LZ4_LEVEL = 16  # python-lz4's highest
 LEGACY_MAGIC = b"l\xfc\x9cF\xf9 j\xa8P\x19"  # first number in a torch.save file before 1.6
 LEGACY_PICKLES = 5  # written one after the other by torch.save before 1.6
 _SUSPECT = re.compile(rb"bytearray|punycode|idna", re.IGNORECASE)
+_GLOBAL = re.compile(r"GLOBAL ([\w.]{1,100})")  # a function or class, in messages of torch.load
 _SLOW_CODECS = ("punycode", "idna")  # quadratic time
 
 
@@ -101,19 +108,18 @@ def load_pt(stream: BinaryIO, label: str, device: torch.device | str, mmap: bool
     try:
         state = torch.load(label if mmap else stream, map_location=device, weights_only=True, mmap=mmap)
     except MemoryError as error:
-        raise FormatError(
-            f"{label} needs more memory than there is: it is damaged, or too large to load here."
-        ) from error
+        raise FormatError(f"{label} {TOO_LARGE}") from error
     except Exception as error:
-        text = str(error).rpartition("WeightsUnpickler error: ")[2] or type(error).__name__
-        reason = text.strip().splitlines()[0][:160]
         stream.seek(0)
-        if stream.read(1) not in (b"P", b"\x80"):  # a zip, or a pickle of protocol 2 or later
-            raise FormatError(
-                f"{label} is not a PyTorch checkpoint: neither a zip nor a pickle. Use another file."
-            ) from error
-        advice = "Fledge never unpickles code: save its state_dict() with torch.save where you trust the file"
-        raise FormatError(f"{label} cannot be loaded as plain tensors ({reason}); {advice}.") from error
+        if stream.read(1) not in STARTS:
+            raise FormatError(f"{label} {NOT_TORCH}") from error
+        text = str(error).rpartition("WeightsUnpickler error: ")[2].strip() or type(error).__name__
+        named, reason = _GLOBAL.search(text), shorten(text.splitlines()[0])
+        why = f"calls or refers to {named[1]}" if named else f"cannot be loaded as plain tensors ({reason})"
+        raise FormatError(
+            f"{label} {why}, and Fledge does not run code in files: if you trust it, load it with the program that saved it, "
+            "and save its state_dict() with torch.save."
+        ) from error
     stream.seek(0, os.SEEK_END)
     _check_extent(state, stream.tell(), label)
     return state
@@ -163,19 +169,32 @@ def _check_extent(state: Any, file_size: int, label: str) -> None:
 
 
 def unpack_lz4(path: Path) -> bytes:
-    """Decompress an LZ4 frame; raise FormatError if it expands more than 256 times."""
+    """Decompress an LZ4 frame; raise FormatError if it does not begin with a zip or a pickle, or expands too far.
+
+    It may expand 256 times at most, and not beyond the size that its header declares.
+    """
     limit = MAX_EXPANSION * path.stat().st_size
-    content = io.BytesIO()
-    decompressor = lz4_frame().LZ4FrameDecompressor()
+    content, frame = io.BytesIO(), lz4_frame()
+    decompressor = frame.LZ4FrameDecompressor()
     try:
         with open(path, "rb") as packed:
-            while not decompressor.eof and (part := packed.read(LZ4_PART)):
-                content.write(decompressor.decompress(part))
-                if content.tell() > limit:
+            declared = frame.get_frame_info(packed.read(LZ4_HEADER))["content_size"] or limit  # 0: not declared
+            packed.seek(0)
+            while not decompressor.eof:
+                part = packed.read(LZ4_PART) if decompressor.needs_input else b""
+                if decompressor.needs_input and not part:
+                    break
+                content.write(decompressor.decompress(part, LZ4_OUTPUT))
+                if content.tell() and content.getbuffer()[:1].tobytes() not in STARTS:
+                    raise FormatError(f"{path} {NOT_TORCH}")
+                if max(content.tell(), declared) > limit or content.tell() > declared:
                     raise FormatError(
-                        f"{path} expands more than {MAX_EXPANSION} times, which could exhaust memory: do not trust it."
+                        f"{path} expands more than {MAX_EXPANSION} times or beyond the size in its header, which could "
+                        "exhaust memory: do not trust it."
                     )
-    except (RuntimeError, ValueError, EOFError, MemoryError) as error:
+    except MemoryError as error:
+        raise FormatError(f"{path} {TOO_LARGE}") from error
+    except (RuntimeError, ValueError, EOFError) as error:
         raise FormatError(f"{path} is not a complete LZ4 frame ({error}): it is truncated or damaged.") from error
     if not decompressor.eof:
         raise FormatError(f"{path} is an LZ4 frame without an end: it is truncated.")
