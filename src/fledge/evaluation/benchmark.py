@@ -120,7 +120,7 @@ def labels(policies: Sequence[LoadedPolicy]) -> list[str]:
 def tables(figures: dict[str, Any], columns: Sequence[str], primary_metric: str) -> list[Any]:
     """Return a list of one table for the console: each policy's scores with intervals, and published scores, by env.
 
-    A note below the table has the time of a decision of each policy.
+    A note below the table says how long each policy takes for a decision.
     """
     title = f"{figures['title']}. {primary_metric.capitalize()}, {figures['episodes']} episodes each, seed {figures['seed']}"
     by_policy: dict[str, dict[str, dict[str, Any]]] = {}

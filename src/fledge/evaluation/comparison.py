@@ -60,7 +60,7 @@ class EvalRequest:
     def env_overrides(self) -> list[list[str]]:
         """Return the overrides of each env config to fly in: one list for each value of `vary`.
 
-        If `vary` is None, there is one env config.
+        If `vary` is None, there is a single list.
         """
         varied = [[f"{self.vary[0]}={value}"] for value in self.vary[1]] if self.vary else [[]]
         return [[*self.overrides, *words] for words in varied]
@@ -144,7 +144,9 @@ def load_policies(request: EvalRequest) -> list[LoadedPolicy]:
         known = ", ".join([*chosen.policy.shipped(), *chosen.pilots()])
         raise ConfigError(f"Name a policy to fly: a run's folder, a policy file, or one of {known}.")
     if others := [policy.name for policy in loaded if policy.task.reference != loaded[0].task.reference]:
-        raise ConfigError(f"{loaded[0].name} and {others[0]} belong to different tasks: compare them in two calls.")
+        raise ConfigError(
+            f"{loaded[0].name} and {others[0]} belong to different tasks: pass only policies of one task."
+        )
     return [add_shield(policy, request.shield) for policy in loaded] if request.shield else loaded
 
 
@@ -183,7 +185,7 @@ def home_of(policies: Sequence[LoadedPolicy]) -> TrainedEnv | None:
 def row_of(
     policy: LoadedPolicy, flight: EvalEnv, result: PolicyResult, request: EvalRequest, label: str
 ) -> dict[str, Any]:
-    """Return the results of one policy in one env as a row of the results: a dict of JSON-able values."""
+    """Return the results of one policy in one env as a dict of JSON-able values; `label` is the policy's name in tables."""
     facts = {**policy.task.metrics.env_facts(flight.cfg), "seed": request.seed}
     facts |= {"world": env_label(policy.task, flight.cfg), "headline": result.primary_metric}
     facts |= {"about": policy.agent.about} if policy.agent.about else {}
@@ -212,7 +214,10 @@ def fly_with_progress(
 def record(
     path: Path, policy: LoadedPolicy, flight: EvalEnv, result: PolicyResult, request: EvalRequest, label: str
 ) -> dict[str, Any]:
-    """Write a recording of the most interesting episodes; return path, number of episodes and bytes, to add to a row."""
+    """Write a recording of the most interesting episodes.
+
+    Return the file's path, its number of episodes and its size in bytes, under the keys that they have in a row of results.
+    """
     facts = {"policy": label, "world": env_label(policy.task, flight.cfg), "seed": request.seed}
     facts["settings"] = json.loads(json.dumps(flat_settings(flight.cfg), default=str))
     done = save_recording(path, policy.task, result.highlights, result.decision_s, facts)

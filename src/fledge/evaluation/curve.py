@@ -58,7 +58,7 @@ def run_curve(request: EvalRequest) -> Evaluation:
 
 
 def table(rows: list[dict[str, Any]]) -> TextTable:
-    """Return the figures, one row per checkpoint."""
+    """Return a table of the primary metric in each env, one row per checkpoint; `rows` are the results."""
     worlds, head = list(dict.fromkeys(row["world"] for row in rows)), rows[0]["headline"]
     lines = []
     for first in range(0, len(rows), len(worlds)):

@@ -60,8 +60,8 @@ def eval_env(
     """Return the env config that a policy is evaluated in: its training env, changed by `task.evaluation` and overrides.
 
     Args:
-        preset: Env preset of the task, whose settings override the policy's training env, except its sensors and decision
-            rate (`own_settings`).
+        preset: Env preset of the task, whose settings override the policy's training env, except the sensors and the decision
+            rate (`own_settings`), which the policy keeps.
         overrides: Settings to change, as `env.key=value`.
         home: Env for a policy without a training env, such as a scripted policy.
         shared: Env that several policies are compared in; each policy keeps its own sensors and decision rate.
@@ -105,7 +105,7 @@ def eval_env(
 
 
 def without_opponent(policy: LoadedPolicy) -> LoadedPolicy:
-    """Return the policy with an env in which opponent and reward, if they are user code, have their default values."""
+    """Return the policy, with `opponent` and `reward` of its env set to their defaults if they are user code."""
     if policy.env is None:
         return policy
     own = code_settings(from_plain(policy.task.config, nested(policy.env.settings)))
@@ -122,9 +122,9 @@ def default_env(task: Task) -> Any:
 
 
 def in_shared_env(task: Task, trained: Any, shared: TrainedEnv) -> Any:
-    """Return the shared env's config with some settings of `trained`, the config that a policy was trained in.
+    """Return the shared env's config, changed so that a policy that was trained in the config `trained` can fly in it.
 
-    These are the sensors, the decision rate, and all settings that the policy's weights depend on.
+    Taken from `trained`: the sensors, the decision rate, and all settings that the policy's weights depend on.
     """
     settings, rules = flat_settings(trained), {key: rule_of(field) for key, field, _ in walk(trained)}
     for key, value in flat_settings(from_plain(task.config, nested(shared.settings))).items():

@@ -37,7 +37,7 @@ TEST_SEED = 7
 
 @dataclass
 class PolicyResult:
-    """Results of one policy: an array entry for each episode, rates with 95 % intervals, and the task's metrics."""
+    """Results of one policy: arrays with one entry per episode, rates with 95 % intervals, and the task's metrics."""
 
     episodes: int
     primary_metric: str  # an outcome, or "return"
@@ -60,11 +60,14 @@ class PolicyResult:
 
     @property
     def act_ms(self) -> float:
-        """Return the wall time of one decision for all envs at once, ms; on a GPU, the time until its kernels are queued."""
+        """Return the wall time in which the agent decides for all envs at once, ms.
+
+        On a GPU, this is the time until the kernels are queued.
+        """
         return 1e3 * self.act_seconds / max(self.acts, 1)
 
     def ended(self, name: str) -> np.ndarray:
-        """Return which episodes ended with this outcome, [episodes] bool."""
+        """Return a bool array [episodes] that is true where an episode ended with this outcome."""
         return np.isin(self.outcomes, [value for value, known in self.names.items() if known == name])
 
     @property
@@ -86,7 +89,7 @@ class PolicyResult:
         return self._score(np.ones(self.episodes, bool))[1]
 
     def by_class(self) -> dict[str, dict[str, Any]]:
-        """Return primary metric, 95 % interval and number of episodes, by name of each class that occurred."""
+        """Return for each class of episodes that occurred, by name: primary metric, 95 % interval and number of episodes."""
         table, head = {}, self.primary_metric
         for index, name in enumerate(self.classes):
             if (chosen := self.kinds == index).any():
@@ -106,7 +109,7 @@ class PolicyResult:
         return won / trials, wilson(won, trials)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the figures that `fledge eval --json` prints."""
+        """Return the results as a row that `fledge eval --json` prints."""
         head = self.primary_metric
         rates: dict[str, Any] = {name: round(self.rate(name), 4) for name in self.counts}
         if head != "return":

@@ -63,9 +63,9 @@ def members(league: Mapping[str, Any], curves: Sequence[Row]) -> list[dict[str, 
 
 
 def joined_by_metrics(league: Mapping[str, Any], curves: Sequence[Row]) -> dict[int, dict[str, float]]:
-    """Estimate from the run's metrics when each opponent joined, in decisions, by number of the opponent.
+    """Estimate from the run's metrics after how many decisions each opponent joined.
 
-    Needed if the league's state does not record it.
+    Return number of the opponent -> {"frames": decisions, "fights": the same}. Needed if the league's state does not say it.
     """
     selves = sorted(int(number) for number in league["selves"])
     joined: dict[int, dict[str, float]] = {0: {"frames": 0.0, "fights": 0.0}}

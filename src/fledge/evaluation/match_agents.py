@@ -76,7 +76,7 @@ def check_agents(agents: Sequence[tuple[str, BaseAgent]], task: Task, cfg: Any) 
 
 
 def named_agents(policies: Sequence[LoadedPolicy]) -> list[tuple[str, BaseAgent]]:
-    """Return a label and the agent of each policy; labels differ, and a policy listed twice is cloned."""
+    """Return a label and the agent of each policy; labels are unique, and a policy listed twice is cloned."""
     names = [policy.name for policy in policies]
     short = [Path(name).name for name in names]
     told = [

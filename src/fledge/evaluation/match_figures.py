@@ -50,7 +50,7 @@ class CrossTableFigures:
         return self._tell(self.records[i, j])
 
     def agents(self) -> list[dict[str, Any]]:
-        """Return statistics of how each agent fought against all agents and itself, so that all had the same opponents."""
+        """Return for each agent statistics of its fights against all agents, itself included."""
         if not self.records:
             return []
         return [self._tell(joined([self.records[i, j] for j in range(self.count)])) for i in range(self.count)]
@@ -58,8 +58,8 @@ class CrossTableFigures:
     def weak(self, names: Sequence[str]) -> list[dict[str, Any]]:
         """Return each agent's weaknesses: the opponent against which, and the start from which, it scores lowest.
 
-        Keys of a row: "agent", "opponent", "start" (one of the fixed starts) and "random_start". Each of the last three is
-        None if there are fewer than FEWEST distinct fights.
+        Keys of a row: "agent", "opponent", "start" (one of the fixed starts) and "random_start". Each of the last
+        three is an entry from `worst`, or None if there are fewer than FEWEST distinct fights.
         """
         found: list[dict[str, Any]] = []
         if not self.records or self.count < 2:
@@ -98,7 +98,7 @@ class SideRecord:
         return cls(won, {k: v[:, 0] for k, v in match.notes.items()}, match.starts, match.random_starts)
 
     def began(self, start: str) -> SideRecord:
-        """Return a record of only those fights that began with `start`, one of `starts`."""
+        """Return a record of only those fights that began from `start`, a name in `starts`."""
         which = self.notes["start"] == self.starts.index(start)
         return replace(self, won=self.won[which], notes={k: v[which] for k, v in self.notes.items()})
 
@@ -108,9 +108,9 @@ class SideRecord:
         return len(np.unique(table.astype(np.float32), axis=0))
 
     def score(self) -> dict[str, Any]:
-        """Return the shares of wins, losses and survival, and the score: wins and half of the undecided fights, 0 to 1.
+        """Return the fractions of fights won, lost and survived, and the score with 95 % intervals.
 
-        Identical fights count once in the 95 % intervals.
+        The score is the fraction won plus half the fraction undecided. In the intervals, identical fights count once.
         """
         fights = len(self.won)
         if not fights:
@@ -133,7 +133,9 @@ def joined(records: Sequence[SideRecord]) -> SideRecord:
 
 
 def worst(scores: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any] | None:
-    """Return the entry with the lowest score, with its `name` and with `of`, the number of entries compared.
+    """Return the entry with the lowest score, from (name, entry) pairs.
+
+    Added to it are "name", and "of": the number of entries compared.
 
     Entries with fewer than FEWEST distinct fights are left out; None if no entry remains.
     """

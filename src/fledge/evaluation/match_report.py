@@ -30,14 +30,14 @@ OURS = "this run"
 
 @dataclass
 class Fights:
-    """Recorded fights of the run, from which the page shows some."""
+    """Recorded fights of the run; the page shows some of them."""
 
     lost: list[tuple[str, Trajectory, LossReason]] = field(default_factory=list)  # (opponent, fight, reason)
     won: list[tuple[str, Trajectory]] = field(default_factory=list)
 
 
 def report_on_fights(run: Path, ours: LoadedPolicy, request: EvalRequest, path: Path) -> dict[str, Any]:
-    """Let a run fight the scripted policies of its task, write the page, and return its path and figures."""
+    """Let a run fight the scripted policies of its task, write the page, and return its path and the results."""
     task = ours.task
     cfg = match_env([ours], request)
     agents = [(OURS, ours.agent), *((policy.name, policy.agent) for policy in fitting_pilots(task, cfg))]
@@ -75,7 +75,7 @@ def report_on_fights(run: Path, ours: LoadedPolicy, request: EvalRequest, path: 
 
 
 def tiles(result: dict[str, Any], curves: Sequence[dict[str, float]], task: Task) -> list[tuple[str, str]]:
-    """Return the key figures at the top of the page, as (value, meaning)."""
+    """Return the key results at the top of the page, each as a pair of texts (value, meaning)."""
     found = learning_figures(curves)
     others = range(1, len(result["agents"]))
     if result["elo"] and others:

@@ -44,7 +44,7 @@ def _of_decided(row: dict[str, Any]) -> str:
 
 
 def same_fights(result: dict[str, Any]) -> str:
-    """Return a warning if nearly all fights of a pair are identical; else ""."""
+    """Return a warning if nearly all fights of two agents are identical; else ""."""
     names, table = result["agents"], result["table"]
     pairs = [(i, j) for i in range(len(names)) for j in range(i + 1, len(names)) if "distinct" in table[i][j]]
     i, j = min(pairs, key=lambda pair: table[pair[0]][pair[1]]["distinct"], default=(0, 0))

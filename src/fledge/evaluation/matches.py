@@ -66,7 +66,7 @@ class Match:
         return table
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the figures that `fledge eval --json` prints."""
+        """Return the results as `fledge eval --json` prints them."""
         won, lost = self.count("win"), self.count("loss")
         fights, decided = len(self.outcomes), won + lost
         low, high = wilson(won, decided) if decided else (0.0, 1.0)
@@ -114,7 +114,7 @@ def play(
     Args:
         cfg: Env config; its `num_envs` is ignored.
         fights: Number of fights, an even number.
-        highlights: Number of fights to keep in full: losses and draws first, the longest of each outcome.
+        highlights: Number of fights to record step by step: losses and draws first, and the longest of each outcome.
         on_progress: Called with the number of fights finished so far.
     """
     if fights < 2 or fights % 2:
@@ -216,15 +216,15 @@ def cross_table(
     on_match: Callable[[int, int, Match], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
-    """Let every agent fight every other agent and a clone of itself, and return the figures of all pairs.
+    """Let every agent fight every other agent and a clone of itself, and return the results of all pairs.
 
     Args:
-        highlights: Number of fights of each pair to keep in full.
+        highlights: Number of fights of each pair to record step by step.
         only_first: Of these, keep only fights in which the first agent takes part.
         on_match: Called with the indices of two agents and their match, when it is over.
 
     Returns:
-        "agents": their names; "table"[i][j]: figures of agent i against agent j; "elo": for each agent its most likely
+        "agents": their names; "table"[i][j]: results of agent i against agent j; "elo": for each agent its most likely
         "rating" (the mean of all is 1000), the rating's 95 % interval "ci95", and "arena": the rating that follows from its
         score against all others (`arena_rating`). If the task has match statistics, also "behaviour": how each
         agent fought (also in each entry of "table"), and "weak": each agent's worst opponent and starts.

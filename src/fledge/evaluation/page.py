@@ -43,7 +43,7 @@ def write_page(path: Path, title: str, parts: Sequence[str]) -> None:
 
 
 def heading(title: str, lead: str, figures: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the top of a page as HTML parts: title, a sentence `lead`, and figures as (value, meaning)."""
+    """Return the top of a page as HTML parts: title, a sentence `lead`, and key results as pairs (value, meaning)."""
     tiles = [f"<div class='figure'><b>{html.escape(v)}</b><span>{html.escape(m)}</span></div>" for v, m in figures]
     return [
         f"<h1>{html.escape(title)}</h1><p class='lead'>{html.escape(lead)}</p>",
@@ -56,7 +56,7 @@ def note(text: str) -> str:
 
 
 def cell(text: str, small: str = "", style: str = "", best: bool = False) -> str:
-    """Return a table cell as HTML, with the lines of `small` in small print below the text."""
+    """Return a table cell as HTML, with the lines of `small` in small print below the text; `best` makes it stand out."""
     below = "".join(f"<small>{html.escape(line)}</small>" for line in small.splitlines())
     look = (f" style='{style}'" if style else "") + (" class='best'" if best else "")
     return f"<td{look}>{html.escape(text)}{below}</td>"

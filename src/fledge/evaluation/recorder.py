@@ -100,7 +100,7 @@ class Recorder:
             self._compact()
 
     def after_step(self, outcome: Tensor, returns: Tensor) -> None:
-        """Finish the episodes that ended."""
+        """Finish the recordings of episodes that ended in this step, and keep or drop them."""
         if not len(self.open):
             return
         how = outcome.cpu().numpy()
@@ -121,7 +121,7 @@ class Recorder:
             self._compact()
 
     def _frames(self, number: int) -> dict[str, np.ndarray]:
-        """Return the frames of one env, [steps, ...]."""
+        """Return the frames of env `number` by name, each of shape [steps, ...]."""
         rows = [int(np.searchsorted(envs, number)) for envs, _ in self.steps]
         names = self.steps[0][1]
         return {
@@ -138,7 +138,7 @@ class Recorder:
         self.open_bytes = sum(value.nbytes for _, seen in self.steps for value in seen.values())
 
     def _observed(self, obs: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
-        """Return, as frames of a task without snapshots, those observations that have at most DRAWN values per env."""
+        """Return the observations with at most DRAWN values per env; they are the frames if the task has no snapshots."""
         small = {name: value for name, value in obs.items() if value[0].numel() <= DRAWN}
         return {name: value[self.open.tolist()].float().cpu().numpy() for name, value in small.items()}
 

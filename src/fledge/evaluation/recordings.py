@@ -40,7 +40,7 @@ def save_recording(
 
 
 def means_recording(source: Path, target: Path | None = None) -> bool:
-    """Return whether `source` is a recording; judged by its content.
+    """Return whether the file `source` is a recording, judged by its content.
 
     Raises:
         ConfigError: There is no file `source`, but it must be a recording: its extension is that of recordings, or `target`,
@@ -59,7 +59,7 @@ def means_recording(source: Path, target: Path | None = None) -> bool:
 
 
 def describe_recording(path: Path) -> dict[str, Any]:
-    """Return the contents of a recording, JSON-able."""
+    """Return a summary of a recording, with a list of its episodes, as JSON-able values."""
     with Recording(path) as recording:
         episodes = [
             {
@@ -91,7 +91,10 @@ def describe_recording(path: Path) -> dict[str, Any]:
 
 
 def render_recording(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of a description. Print them with `harmless`: text from the file may hold control characters."""
+    """Yield lines of text about `found`, the result of `describe_recording`.
+
+    Print them with `harmless`: text from the file may hold control characters.
+    """
     outcomes = ", ".join(f"{count} {name}" for name, count in found["outcomes"].items())
     yield (
         f"{found['recording']}: recording of {found['task']}, {found['file_bytes']:,} bytes, {found['episodes']} episodes, "

@@ -1,4 +1,4 @@
-"""The report of a training run: one HTML file with figures, curves and pictures of flights, readable offline."""
+"""The report of a training run: one HTML file with results, curves and pictures of flights, readable offline."""
 
 from __future__ import annotations
 
@@ -120,7 +120,10 @@ def read_curves(run: Path) -> list[dict[str, float]]:
 
 
 def learning_figures(curves: Sequence[dict[str, float]]) -> list[tuple[str, str]]:
-    """Return the duration and the decisions of a training as (value, meaning); empty if `curves` is empty."""
+    """Return the duration and the number of decisions of a training run, each as a pair of texts (value, meaning).
+
+    The list is empty if `curves` is empty.
+    """
     if not curves:
         return []
     last = curves[-1]
@@ -243,9 +246,9 @@ def report_on_run(run: Path, request: EvalRequest, path: Path) -> dict[str, Any]
 
 
 def env_notes(envs: Sequence[str], request: EvalRequest, ours: LoadedPolicy) -> dict[str, str]:
-    """Return a note about each env, by label: the training env or the benchmark env.
+    """Return, by label of the env, a note that says whether it is the training env or the benchmark env.
 
-    `envs` has the labels; those of the training env, one for each `--vary` value, come first.
+    `envs` has the labels: first those of the training env, one for each `--vary` value, then that of the benchmark env.
     """
     count = len(request.env_overrides())
     how = "" if trained_in(ours) in envs[:count] else ", as the task evaluates it"

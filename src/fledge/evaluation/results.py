@@ -33,7 +33,7 @@ class Evaluation:
         >>> result.plot()
 
     Attributes:
-        rows: Figures as `fledge eval --json` prints them.
+        rows: Results as `fledge eval --json` prints them.
         results: Results episode by episode, one for each row; empty for a cross-table.
         task: The task; None if an env of the caller was used and its task is unknown.
     """
@@ -54,7 +54,7 @@ class Evaluation:
         return "agents" in self.rows[0]
 
     def table(self) -> Table:
-        """Return the figures as a table.
+        """Return the results as a table.
 
         One row for each policy and env config: how episodes ended, the 95 % interval of the primary metric as `_low` and
         `_high`, returns and the task's own metrics. For a cross-table, one row for each policy: its Elo rating, and its
@@ -65,7 +65,7 @@ class Evaluation:
         return Table.from_rows([_flat_row(row) for row in self.rows])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all figures, JSON-able: the cross-table, or {"task": name, "rows": [...]}."""
+        """Return all results, JSON-able: the cross-table, or {"task": name, "rows": [...]}."""
         if self.is_cross_table:
             return dict(self.rows[0])
         return {"task": self.task.name if self.task else None, "rows": [dict(row) for row in self.rows]}
@@ -110,7 +110,8 @@ class Evaluation:
         if self.task is None or not 0 <= number < len(self.trajectories):
             have = len(self.trajectories)
             raise ConfigError(
-                f"There is no recorded episode {number}: {have} were recorded, counted from 0. To record, set picture=True."
+                f"There is no recorded episode {number}: {have} were recorded, counted from 0. "
+                "fledge.evaluate(..., picture=True) records episodes."
             )
         return use_figures(self.task.view.draw_closely(self.trajectories[number]))
 
@@ -132,7 +133,7 @@ class Evaluation:
 
     @property
     def note(self) -> str:
-        """Return a warning about the figures, for example that most fights were the same, or ""."""
+        """Return a warning about the results, for example that most fights were the same; "" if there is none."""
         return same_fights(self.rows[0]) if self.is_cross_table else ""
 
     def __getattr__(self, name: str) -> Any:
@@ -175,7 +176,7 @@ class Evaluation:
 
 
 def _flat_row(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the figures of a row that are single values, and each interval as two columns."""
+    """Return a row without its lists and dicts and the keys LEFT_OUT; an interval becomes two values, `_low` and `_high`."""
     flat: dict[str, Any] = {}
     for name, value in row.items():
         if name in LEFT_OUT:

@@ -122,7 +122,7 @@ class Task:
     def contract(self, cfg: Any) -> dict[str, Any]:
         """Return what other programs must know to run a policy: inputs, outputs and decision rate; exported files hold it.
 
-        Keys are "task", "decision_s", "observation" and "action"; tasks add units, frames and rates.
+        Keys are "task", "decision_s", "observation" and "action"; tasks add units, coordinate frames and rates.
         """
         with contextlib.closing(self.make_env(dataclasses.replace(cfg, num_envs=self.match.sides))) as env:
             action, observation = env.action_spec, env.observation_spec

@@ -1,6 +1,7 @@
 """The `match` part of a task in which two agents compete: how matches are set up, measured and shown.
 
-`MatchStats` records numbers by name, [matches, 2] each, in the order of the env's rows; NaN where an event did not happen.
+`MatchStats` records numbers by name, each an array [matches, 2] in the order of the env's rows; NaN where an event did not
+happen.
 Statistics can then be computed for any group of matches. Two of the names have the same meaning in every task:
 
     start        index into `starts`, as seen by this side
@@ -36,7 +37,7 @@ class MatchStats:
         """Record the outcomes of matches: `outcome` [rows] is 0 where a match goes on."""
 
     def notes(self) -> Notes:
-        """Return the recorded numbers by name, [matches, 2] each."""
+        """Return the recorded numbers by name, each an array of shape [matches, 2]."""
         return {}
 
 
@@ -61,5 +62,8 @@ class MatchRules:
         return MatchStats()
 
     def summarize(self, notes: Mapping[str, np.ndarray]) -> dict[str, float | None]:
-        """Return statistics, by name, of how a side fought; `notes` holds its recorded numbers, [matches] each."""
+        """Return statistics, by name, of how a side fought.
+
+        `notes` holds the side's recorded numbers by name, each an array of shape [matches].
+        """
         return {}

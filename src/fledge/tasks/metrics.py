@@ -35,7 +35,7 @@ class EpisodeMetrics:
 
 @dataclass
 class Benchmark:
-    """A published evaluation protocol: envs to fly in, reference policies, and published figures."""
+    """A published evaluation protocol: envs to fly in, reference policies, and published results."""
 
     title: str
     worlds: Mapping[str, Sequence[str]]
@@ -49,7 +49,7 @@ class Benchmark:
     published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Method -> published success rate by column heading."""
     source: str = ""
-    """Where the published figures come from, and how far they can be compared."""
+    """Where the published results come from, and how far they can be compared."""
 
 
 class TaskMetrics:

@@ -38,7 +38,10 @@ OWN = re.compile(r"(.+:[\w.]+)\s*(?:\((.*)\))?", re.DOTALL)  # module:Class or f
 
 
 def find_policy_file(name: str) -> Path | None:
-    """Return the file of a shipped policy; else the name as a path, if it exists or has the form RUN#3; else None."""
+    """Return the path of a policy: of the shipped file if `name` is a shipped policy, else `name` itself; or None.
+
+    None if `name` neither exists nor has the form RUN#3, which means the third past version that the league run RUN kept.
+    """
     for task in registered_tasks():
         if name in (shipped := task.policy.shipped()):
             return shipped[name]
@@ -181,8 +184,8 @@ def policy_from_state(state: dict[str, Any], name: str, task: Task | None = None
 def may_be(reference: str, task: Task) -> bool:
     """Return whether policies of the task `reference` may fit `task`.
 
-    They may if `reference` is the same task or its base class. They also may if both tasks are code (a file or a module),
-    since the file that `reference` names may have moved.
+    True if `reference` is the same task or its base class. Also true if both tasks are code (a file or a module), since the
+    file that `reference` names may have moved.
     """
     if reference in (task.reference, task.name) or (is_code(reference) and is_code(task.reference)):
         return True
@@ -281,7 +284,8 @@ def check_fit(agent: BaseAgent, env: TensorEnv) -> None:
     missing = [key for key in agent.observes if key not in env.observation_spec]
     if missing:
         raise ConfigError(
-            f"{name} reads {', '.join(missing)}, which this env does not observe: enable that in env.*, or use another policy."
+            f"{name} reads {', '.join(missing)}, which this env does not observe: enable these observations in env.*, or "
+            "use another policy."
         )
     reads: Mapping[str, TensorSpec] = getattr(agent, "reads", {})
     for key, spec in reads.items():

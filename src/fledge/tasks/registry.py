@@ -77,7 +77,7 @@ def _task_by_reference(reference: str) -> Task:
 
 @functools.cache
 def _task_of_code(reference: str, changed: int) -> Task:
-    """Load a task from code; a file that has changed is loaded again."""
+    """Load a task from code. `changed` is the file's time of change, so that the cache loads a changed file again."""
     if reference.endswith(".py"):
         return _task_in(_only_task(module_from_file(Path(reference)), reference), reference)
     return _task_in(find_object(reference), reference)

@@ -22,7 +22,10 @@ from tests.tasks.aircombat.duels import PLAIN, action, make
     ("changes", "message"),
     [
         ({"num_envs": 0}, r"^env\.num_envs is 0, but must be "),
-        ({"num_envs": 7}, r"^env\.num_envs is 7, but in self-play two rows make a duel: set an even number"),
+        (
+            {"num_envs": 7},
+            r"^env\.num_envs is 7, but must be even while env\.opponent is empty, as two rows make a duel: set an even",
+        ),
         ({"missile": MissileConfig(carried=17)}, r"^env\.missile\.carried is 17, but must be "),
         ({"missile": MissileConfig(carried=0)}, r"^env\.missile\.carried is 0, but must be "),
         ({"dt_s": 0.0}, r"^env\.dt_s is 0\.0, but must be "),
@@ -96,9 +99,7 @@ def test_a_state_with_more_missiles_than_slots_is_refused_and_nothing_is_taken_o
     state, before = env.state_dict(), env.state["pos"].clone()
     state["duels"]["fired"][1] = fired
     state["duels"]["pos"] += 1.0
-    with pytest.raises(
-        InputError, match=r"missiles fired by a side, but this env's sides carry 6: set env\.missile\.carried"
-    ):
+    with pytest.raises(InputError, match=r"missiles, but in this env a side carries 6: set env\.missile\.carried"):
         env.load_state_dict(state)
     assert torch.equal(env.state["pos"], before)
 

@@ -25,7 +25,7 @@ class Scenario(enum.Enum):
 
 
 class ActionForm(enum.Enum):
-    """How an action is encoded: rudder, throttle and fire as separate values, or one of six choices of rudder and fire."""
+    """How an action is encoded: rudder, throttle and fire as separate values, or one of six pairs of rudder and fire."""
 
     continuous = "continuous"
     discrete = "discrete"
@@ -129,8 +129,8 @@ class AircombatConfig:
             )
         if not self.opponent and self.num_envs % 2:
             raise ConfigError(
-                f"env.num_envs is {self.num_envs}, but in self-play two rows make a duel: set an even number, or set "
-                "env.opponent."
+                f"env.num_envs is {self.num_envs}, but must be even while env.opponent is empty, as two rows make a "
+                "duel: set an even number, or set env.opponent."
             )
         if self.decision_s > MAX_DECISION_S:
             raise ConfigError(
@@ -144,7 +144,7 @@ class AircombatConfig:
 
     @property
     def decision_s(self) -> float:
-        """Simulated time of a decision, s."""
+        """Simulated seconds that one decision lasts."""
         return self.dt_s * self.decimation * self.time_scale
 
 

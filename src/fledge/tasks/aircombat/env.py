@@ -114,7 +114,10 @@ class AircombatEnv(WarpEnv):
     # ---- a step ------------------------------------------------------------------------------------------------
 
     def set_duration(self, seconds: float) -> None:
-        """Set how long the next decisions last, s. Each is divided into equal physics steps of at most `dt_s`."""
+        """Set how many simulated seconds each of the next decisions lasts; `step` passes its argument `dt`.
+
+        A decision is divided into equal physics steps of at most `cfg.dt_s` seconds.
+        """
         if seconds == self._duration:
             return
         if not (isinstance(seconds, numbers.Real) and math.isfinite(seconds) and 0.0 < seconds <= MAX_DECISION_S):
@@ -217,8 +220,8 @@ class AircombatEnv(WarpEnv):
         slots, fired = self.cfg.missile.carried, saved["fired"]
         if bool(((fired < 0) | (fired > slots)).any()):
             raise InputError(
-                f"The saved state has {int(fired.min())} to {int(fired.max())} missiles fired by a side, but this env's "
-                f"sides carry {slots}: set env.missile.carried as in the saved run."
+                f"In the saved state, each side has fired {int(fired.min())} to {int(fired.max())} missiles, but in this env "
+                f"a side carries {slots}: set env.missile.carried as in the saved run."
             )
         for name, tensor in self.state.items():
             tensor.copy_(saved[name])
@@ -275,7 +278,7 @@ def bind(struct: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
 
 
 def duel_of(env: TensorEnv) -> AircombatEnv:
-    """Return the AircombatEnv with both sides of the duels, which `env` is or wraps."""
+    """Return the AircombatEnv that `env` is or wraps; it has the rows of both sides of each duel."""
     world = env.unwrapped
     duel = world.both if isinstance(world, OpponentWrapper) else world
     assert isinstance(duel, AircombatEnv)

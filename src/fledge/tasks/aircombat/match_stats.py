@@ -1,8 +1,8 @@
-"""Statistics of duels, for each side: shots and their ranges, the first shot, energy at the merge, survival by start.
+"""Statistics of duels, for each side: shots, the first shot, energy at the merge, survival by kind of starting position.
 
-A shot is outside if its range is larger than R_max at launch: a target that holds its course escapes the missile. The merge
-is the first decision at which the two fighters are within MERGE_M of each other, if they began farther apart. There is no
-altitude, so specific energy is v²/2; 300 m/s are 45 kJ/kg.
+A shot is outside if its range at launch is larger than R_max, so that a target that holds its course escapes the missile.
+The merge is the first decision at which the two fighters are within MERGE_M of each other, if they began farther apart.
+There is no altitude, so specific energy is v²/2; 300 m/s are 45 kJ/kg.
 """
 
 from __future__ import annotations
@@ -55,9 +55,10 @@ class DuelStats(MatchStats):
         return value.reshape(self.env.num_duels, 2, *value.shape[1:])
 
     def _geometry(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return for each side range, m, angle from its nose to the enemy, and angle from the enemy's nose to it, rad.
+        """Return three arrays [fights, 2], with one entry per side.
 
-        Each is of shape [fights, 2].
+        They are the range to the enemy, m; the angle from the side's nose to the enemy, rad; and the angle from the enemy's
+        nose to the side, rad.
         """
         pos, nose = (np.ascontiguousarray(self._sides(name)).view(np.complex64)[..., 0] for name in ("pos", "dir"))
         enemy = pos[:, ::-1] - pos
@@ -65,7 +66,7 @@ class DuelStats(MatchStats):
         return np.abs(enemy), off, off[:, ::-1]
 
     def _start(self) -> np.ndarray:
-        """Return the kind of starting position that each side has, as an index into `starts`, [fights, 2]."""
+        """Return the kind of each side's starting position, as an index into `starts`; shape [fights, 2]."""
         kind = self.env.state["kind"].cpu().numpy()[:, None]
         away, off, aspect = self._geometry()
         given = self._sides("fired")
@@ -149,9 +150,10 @@ class DuelMatch(MatchRules):
         return DuelStats(duel_of(env))
 
     def summarize(self, notes: Mapping[str, np.ndarray]) -> dict[str, float | None]:
-        """Return the statistics of a side; `notes` holds its recorded numbers, [fights] each.
+        """Return statistics, by name, of how a side fought.
 
-        Fights that begin with a missile of the side in flight are left out of `shots_per_kill`, as the side did not fire it.
+        `notes` holds the side's recorded numbers, each an array of shape [fights]. If one of the side's missiles is already in
+        flight when a fight begins, the fight is left out of `shots_per_kill`, as the side did not fire that missile.
         """
         shots, merged, fired = notes["shots"], ~np.isnan(notes["merge_energy"]), ~np.isnan(notes["first_shot_s"])
         own = notes["given"] == 0

@@ -1,10 +1,11 @@
 """The observations of the duel, each declared once.
 
-The env's specs, kernels, policies, scripted pilots, rewards, the contract and docs/worlds/aircombat.md read these tables.
+The env's specs, kernels, policies, scripted pilots, rewards, the description in exported policies, and
+docs/worlds/aircombat.md use these tables.
 To add a column: add a line to its table here, and write its value in the kernel: `physics/observe.py` for `state`, `missiles`,
 `spacetime/observe.py` for `spacetime`. Kernels write values in the column's unit; `value / scale`, clipped to `low` and
-`high`, is what a policy observes. All observations are egocentric: the same for either side, angles from the own nose,
-positive to the left.
+`high`, is what a policy observes. All observations are egocentric: both sides have the same columns, and angles are
+measured from the observing fighter's nose, positive to the left.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from fledge.tasks.aircombat.config import ActionForm, AircombatConfig
 
 
 class Columns(enum.IntEnum):
-    """Columns of one observation. A member is the column's index, and has its unit, scale, limits and documentation."""
+    """Columns of one observation. The value of a member is the column's index; its attributes are
+    the column's unit, scale, limits and documentation."""
 
     unit: str
     scale: float
@@ -36,7 +38,7 @@ class Columns(enum.IntEnum):
         return column
 
     def read(self, values: Tensor) -> Tensor:
-        """Return this column of an observation, times its scale and so in its unit; [..., columns] -> [...]."""
+        """Return this column of an observation [..., columns] in the column's unit, shape [...]."""
         return values[..., self] * self.scale
 
 
@@ -99,7 +101,7 @@ class Observation:
     doc: str
 
     def spec(self, *rows: int) -> TensorSpec:
-        """Return the observation's spec; `rows` are the sizes of the axes before the columns."""
+        """Return the observation's spec; `rows` are the sizes of the axes before the last axis, which has the columns."""
         bound = max(max(-column.low, column.high) for column in self.columns)
         names = ", ".join(column.name.lower() for column in self.columns)
         return TensorSpec((*rows, len(self.columns)), torch.float32, -bound, bound, doc=f"{self.doc}; columns: {names}")

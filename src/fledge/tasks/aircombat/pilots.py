@@ -29,7 +29,7 @@ TURN_RADIUS_M = 1000.0
 
 
 class DecodedObs:
-    """A batch of observations in SI units, [B] each; angles in radians, positive to the left."""
+    """A batch of observations in SI units, each of shape [B]; angles in radians, positive to the left."""
 
     def __init__(self, obs: Obs) -> None:
         state = obs["state"]
@@ -56,13 +56,19 @@ class DecodedObs:
         return (wrapped * TURN_RADIUS_M / self.speed.clamp(min=50.0)).clamp(-1.0, 1.0)
 
     def offset(self, target: Tensor, by: float | Tensor) -> Tensor:
-        """Return the turn, rad, after which the bearing `target` is `by` radians off the nose, on the same side as now."""
+        """Return the angle to turn by, rad, so that what is now at bearing `target` is then `by` radians off the nose.
+
+        It stays on the same side of the nose.
+        """
         side = torch.where(target >= 0, 1.0, -1.0)
         return target - side * by
 
     @property
     def away(self) -> Tensor:
-        """Turn, rad, after which the nearest incoming missile (or the enemy, if no missile flies) is straight behind."""
+        """Angle to turn by, rad, so that the incoming missile that arrives first is then straight behind.
+
+        If no missile is incoming, the enemy is straight behind instead.
+        """
         source = torch.where(self.threats > 0, self.threat_bearing, self.bearing)
         return self.offset(source, math.pi)
 
@@ -71,8 +77,8 @@ class Pilot(BaseAgent):
     """Base class of the scripted pilots. Subclasses implement `fly`.
 
     Args (of the pilots that have them):
-        shot: Range at which the pilot fires, as a share of R_tr.
-        angle: Angle between nose and enemy while an own missile flies, degrees.
+        shot: The pilot fires if the range is below `shot` times R_tr (defined in the module's docstring).
+        angle: Degrees between the pilot's nose and the enemy while one of the pilot's missiles flies.
     """
 
     observes: tuple[str, ...] = ("state", "missiles", "spacetime", "mask")
@@ -83,7 +89,7 @@ class Pilot(BaseAgent):
         super().__init__(num_envs)
 
     def fly(self, seen: DecodedObs) -> tuple[Tensor, Tensor, Tensor]:
-        """Return rudder [-1, 1], throttle [0, 1] and fire (bool), [B] each."""
+        """Return rudder (-1 to 1), throttle (0 to 1) and fire (bool), each a tensor of shape [B]."""
         raise NotImplementedError
 
     @torch.no_grad()
@@ -152,7 +158,7 @@ class CrankPilot(Pilot):
     """Fires, keeps the enemy `angle` degrees off its nose while the missile flies, and turns away when threatened.
 
     Args:
-        break_s: Turn away when an incoming missile is this many seconds away, s.
+        break_s: Turn away when an incoming missile is this many seconds away.
     """
 
     name = "crank"
@@ -171,10 +177,10 @@ class CrankPilot(Pilot):
 
 
 class DragPilot(Pilot):
-    """Fires early and turns away at once; with `notch`, turns its side to an incoming missile instead.
+    """Fires early and turns away at once; with `notch`, turns until an incoming missile is abeam instead.
 
     Args:
-        notch: Fly across the missile's path instead of away from it.
+        notch: Fly at a right angle to the direction of the incoming missile, instead of away from it.
     """
 
     name = "drag"
@@ -194,7 +200,7 @@ class DragPilot(Pilot):
 
 
 class EnvelopePilot(Pilot):
-    """Fires within R_tr, and turns away at the last moment that still saves it, as the space-time graph predicts.
+    """Fires within R_tr, and turns away as late as the observation `spacetime` says is still safe.
 
     Args:
         miss_km: Turn away when the missile's predicted miss distance after turning away falls below this, km.

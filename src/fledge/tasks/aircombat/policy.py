@@ -1,5 +1,7 @@
 """DuelPolicy: one network for both sides. It encodes each missile, and pools own and incoming missiles separately.
 
+Input of the network:
+
 x = [ state | missiles 2 S x columns | spacetime, if observed | extra observations | mask ]        [B, inputs]
 """
 

@@ -6,7 +6,8 @@ A term computes the rewards of one step of all rows:
 
 `obs_after` is the observation after the step; where a fight ended, its last observation, not the first of the next. `info` has
 "outcome" [rows] (`structs.Outcome`), "terminated" [rows] and "shots" [rows], the missiles fired in this step. A win is worth
-1, so weights are in wins per fight. To add a term, add a subclass of `BaseReward` and its name in TERMS.
+1, so a term's weight says how many wins a value of 1 is worth. To add a term, add a subclass of `BaseReward` and its name in
+TERMS.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ PART = re.compile(r"\s*([+-]?)\s*(?:(\d*\.?\d+(?:e-?\d+)?)\s*\*\s*)?([\w./]+(?::
 class BaseReward:
     """Base class of the duel's rewards. Implement `compute` in a subclass, and train with `env.reward=file.py:Class`.
 
-    Set `looks_back` to False if `compute` does not read `obs_before`. Keep memory of a fight in `state`.
+    Set `looks_back` to False if `compute` does not read `obs_before`. Keep tensors that a reward needs from earlier steps of a
+    fight in `state`.
 
     Args:
         device: Device of the observations and of `state`.
@@ -109,8 +111,8 @@ class WinLossReward(BaseReward):
 class ShapedReward(BaseReward):
     """Potential-based shaping, gamma Phi(after) - Phi(before): it cannot change which policy is best (Ng 1999).
 
-    Phi, in [-1, 1], grows with the threat to the enemy and falls with the threat by the enemy. It counts where the noses
-    point, energy, and missile ranges, and is 0 once a fight has ended.
+    Phi, in [-1, 1], grows with the threat to the enemy and falls with the threat from the enemy. It is computed from
+    where the noses point, energy, and missile ranges, and is 0 once a fight has ended.
     """
 
     def __init__(self, device: str | torch.device = "cpu", gamma: float = 0.99) -> None:
@@ -195,7 +197,8 @@ def create_reward(name: str = "win_loss", device: str | torch.device = "cpu", **
     parts = _parts_of(name)
     if len(parts) > 1 and options:
         raise ConfigError(
-            f"{', '.join(options)} can be set only for a reward of one term, but {name!r} has {len(parts)}: leave it out."
+            f"{', '.join(options)} can be set only for a reward of one term, but {name!r} has {len(parts)} terms: pass no "
+            "options with a sum."
         )
     terms = [
         (float(weight or 1.0) * (-1.0 if sign == "-" else 1.0), _make_term(term, device, options))

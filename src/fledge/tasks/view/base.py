@@ -30,7 +30,10 @@ class TaskView:
         return [{} for _ in ids]
 
     def snapshot(self, env: TensorEnv, ids: Sequence[int]) -> dict[str, np.ndarray]:
-        """Return the state of what moves in the envs `ids`, [len(ids), ...] each; "pos", if any, is [len(ids), 3] in m."""
+        """Return the state of everything that moves in the envs `ids`: arrays by name, each of shape [len(ids), ...].
+
+        "pos", if any, is [len(ids), 3] in m.
+        """
         return {}
 
     def draw(self, tracks: Sequence[Trajectory], title: str = "") -> Any:
@@ -66,15 +69,15 @@ class TaskView:
         return self.objects(track)
 
     def crowd(self, track: Trajectory) -> Crowd | None:
-        """Return the moving obstacles of a recorded episode."""
+        """Return the moving obstacles of a recorded episode; None if it has none."""
         return None
 
     def beams(self, track: Trajectory) -> Beams | None:
-        """Return the readings of the first actor's ranging sensor."""
+        """Return the readings of the first actor's ranging sensor; None if it has none."""
         return None
 
     def instruments(self, track: Trajectory) -> list[Instrument]:
-        """Return figures of a recorded episode over time, with units."""
+        """Return the numbers of a recorded episode to show over time, with units."""
         return [*motion_of(self.actors(track), track_seconds(track)), *numbers_in(track)]
 
     def controls(self, env: TensorEnv) -> Sequence[Control]:
@@ -82,7 +85,7 @@ class TaskView:
         return controls_of(env.action_spec)
 
     def command(self, env: TensorEnv, values: Mapping[str, float]) -> Action:
-        """Return the action of a single env, [1, ...], for these values of all controls."""
+        """Return the action of a single env, with batch shape [1], for these values of all controls."""
         return command_of(env.action_spec, values)
 
     def hold(self, env: TensorEnv, action: Action) -> Action:
@@ -90,7 +93,9 @@ class TaskView:
         return without_buttons(self.controls(env), action)
 
     def graph(self, cfg: Any, frame: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
-        """Return plain data about one moment, which the task's graph.js draws, or None; `frame` is one env's `snapshot`.
+        """Return plain data about one moment, which the task's graph.js draws; None if the task has no graph.js.
+
+        `frame` is the `snapshot` of one env.
 
         Raises:
             InputError: if the frame, which may come from an untrusted recording, does not fit the task.

@@ -64,14 +64,14 @@ def controls_of(spec: ActionSpec) -> list[Control]:
 
 
 def command_of(spec: ActionSpec, values: Mapping[str, float]) -> Tensor | dict[str, Tensor]:
-    """Return the action of a single env, [1], for these values of the controls."""
+    """Return the action of a single env, with batch shape [1], for these values of the controls."""
     parts = {"action": spec} if isinstance(spec, TensorSpec) else dict(spec)
     made = {name: torch.tensor([values[name]], dtype=part.dtype) for name, part in parts.items()}
     return made["action"] if isinstance(spec, TensorSpec) else made
 
 
 def without_buttons(controls: Sequence[Control], action: Tensor | Mapping[str, Tensor]) -> Any:
-    """Return an action with its buttons released."""
+    """Return the action with the values of all buttons set to 0."""
     buttons = {control.name for control in controls if control.kind == "button"}
     if isinstance(action, Tensor):
         return torch.zeros_like(action) if buttons else action

@@ -1,4 +1,4 @@
-"""Parts of an episode that the browser, static pages and MCAP files draw: shapes, moving obstacles, sensor readings, figures.
+"""Parts of an episode that the browser, static pages and MCAP files draw: shapes, moving obstacles, sensor readings, numbers.
 
 Lengths are metres, x east, y north, z up.
 """

@@ -63,7 +63,7 @@ def drag_factor(frame: Airframe, u: float) -> float:
 
 @wp.func
 def tanh_over_a(a2: float, t: float) -> float:
-    """Return tanh(a t) / a, s, where `a2` is a²; small values by the power series, which is exact in float32."""
+    """Return tanh(a t) / a, s, where `a2` is a². If a t is small, the result comes from the power series."""
     x = a2 * t * t
     if x < 0.05:
         return t * (1.0 - x * (1.0 / 3.0 - x * (2.0 / 15.0 - x * (17.0 / 315.0))))
@@ -83,8 +83,11 @@ def speed_gain(c: float, thrust: float, v0: float, t: float) -> float:
 
 @wp.func
 def path_length(c: float, thrust: float, v0: float, gain: float, t: float) -> float:
-    """Return the metres flown in t seconds: the integral of a cubic with the speeds and accelerations of both ends or, with
-    strong drag, the exact integral."""
+    """Return the metres flown in t seconds, where `gain` is the change of speed.
+
+    With strong drag, this is the exact integral of the speed; else the integral of the cubic polynomial that has the same
+    speeds and accelerations at both ends of the step.
+    """
     v1 = v0 + gain
     if c * v0 * t > 0.3:  # strong drag: the cubic is too coarse
         h = tanh_over_a(thrust * c, t)
@@ -97,7 +100,7 @@ def path_length(c: float, thrust: float, v0: float, gain: float, t: float) -> fl
 
 @wp.func
 def bearable_rudder(frame: Airframe, u: float, thrust: float, v0: float, dt: float) -> float:
-    """Return the rudder of a step, reduced so that the load in the middle of the step does not exceed the limit."""
+    """Return rudder `u`, limited to -1 .. 1 and reduced so that the load in the middle of the step is within the limit."""
     rudder = wp.clamp(u, -1.0, 1.0)
     fastest = v0 + 0.5 * dt * thrust
     if frame.max_load > 0.0 and wp.abs(rudder) * fastest * fastest > frame.max_load * frame.rmin:
@@ -146,7 +149,7 @@ def joined(a: Leg, b: Leg) -> Leg:
 
 @wp.func
 def after(body: Flyer, leg: Leg) -> Flyer:
-    """Return the state of `body` after the leg."""
+    """Return the state `body`, changed by the leg."""
     dir = body.dir + leg.turn
     unit = (1.5 - 0.5 * wp.dot(dir, dir)) * dir  # Newton's step for 1 / sqrt
     return flyer(body.pos + leg.step, unit, body.speed + leg.gain)

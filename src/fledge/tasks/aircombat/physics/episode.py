@@ -1,4 +1,6 @@
-"""Kernels that start fights. A start depends only on (seed, global index of the duel, index of the fight)."""
+"""Kernels that start fights. `first` is the duel of a launch's first thread.
+
+How a fight starts depends only on the seed, the global index of the duel, and the index of the fight in that duel."""
 
 import warp as wp
 
@@ -30,7 +32,7 @@ def place(d: Duels, row: int, pos: wp.vec2, dir: wp.vec2, speed: float):
 
 @wp.func
 def put_in_flight(p: Params, d: Duels, row: int, seconds: float):
-    """Put the row's first missile in flight, as if it had been fired `seconds` ago and had flown straight."""
+    """Put the first missile of the side `row` in flight, as if fired `seconds` ago and flown straight since."""
     missile = flyer(d.pos[row] - seconds * d.speed[row] * d.dir[row], d.dir[row], d.speed[row])
     burn = p.motor.burn
     steps = int(wp.ceil(seconds / STEP))

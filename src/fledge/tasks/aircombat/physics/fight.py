@@ -26,7 +26,7 @@ wp.set_module_options({"fuse_fp": False})  # a fused product rounds x and y diff
 
 @wp.func
 def shoot(p: Params, d: Duels, row: int, asked: int):
-    """Fire a missile of `row` along its nose, if `asked` is 1 and a shot is possible now."""
+    """Fire a missile of the side `row` along its nose, if `asked` is 1 and the side can fire now."""
     if asked == 0 or not can_fire(p, d, row):
         return
     slot = d.fired[row]
@@ -50,7 +50,11 @@ def slew(rate: float, now: float, asked: float, dt: float) -> float:
 
 @wp.func
 def fly_missiles(p: Params, d: Duels, row: int, target: Flyer, target_after: Flyer, dt: float) -> wp.vec2i:
-    """Move the missiles that a row fired; return whether one kills its target (1 or 0), and how many still fly."""
+    """Move all missiles of the side `row` by one step of dt seconds.
+
+    `target` and `target_after` are the enemy before and after the step. Return whether a missile kills it (1 or 0), and how
+    many missiles still fly.
+    """
     killed = int(0)
     flying = int(0)
     for slot in range(d.fired[row]):
@@ -77,7 +81,7 @@ def fly_missiles(p: Params, d: Duels, row: int, target: Flyer, target_after: Fly
 
 @wp.kernel(enable_backward=False)
 def fight(first: int, p: Params, timing: Timing, asked: Controls, d: Duels, result: Result):
-    """Fly every duel for one decision, and write its result."""
+    """Fly every duel for one decision with the actions `asked`, and write its result; `first` is the launch's first duel."""
     i = first + wp.tid()
     a = 2 * i
     b = a + 1

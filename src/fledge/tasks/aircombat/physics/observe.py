@@ -25,7 +25,10 @@ MISSILE_LIMITS = limits_of(Missile)
 
 @wp.func
 def observe_missile(p: Params, d: Duels, obs: Obs, row: int, owner: int, me: Flyer, target: Flyer, slot: int, at: int):
-    """Write missile `slot` of the side `owner` to entry `at` of the observation `missiles` of the side `row`."""
+    """Write missile `slot` of the side `owner` to entry `at` of the observation `missiles` of the side `row`.
+
+    `me` is the observing fighter, `target` the fighter that the missile flies at.
+    """
     for k in range(MISSILE_COLUMNS):
         obs.missiles[row, at, k] = 0.0
     if d.m_flying[owner, slot] == 0:
@@ -59,7 +62,10 @@ def observe_missile(p: Params, d: Duels, obs: Obs, row: int, owner: int, me: Fly
 
 @wp.kernel(enable_backward=False)
 def observe(first: int, only_ended: int, p: Params, d: Duels, result: Result, obs: Obs):
-    """Write all observations but `spacetime`; if `only_ended`, only for fights that have just restarted."""
+    """Write all observations but `spacetime`; if `only_ended` is 1, only for fights that have just restarted.
+
+    `first` is the row of the launch's first thread.
+    """
     row = 2 * first + wp.tid()
     if only_ended == 1 and not (result.terminated[row] or result.truncated[row]):
         return

@@ -1,7 +1,8 @@
 """Data of the duel's kernels: parameters, fighters, missiles, observations, results.
 
-N duels, rows 2 i (first side) and 2 i + 1 (second side) of duel i, S missiles of each side. The env owns all arrays but
-those of `Obs` and `Result`, which the caller passes. Slots 0 to fired - 1 of a row hold its missiles in the order of firing.
+There are N duels with S missiles per side. Rows 2 i and 2 i + 1 are the first and the second side of duel i. The env owns
+all arrays but those of `Obs` and `Result`, which the caller passes. Slots 0 to fired - 1 of a row hold its missiles in the
+order of firing.
 """
 
 import enum

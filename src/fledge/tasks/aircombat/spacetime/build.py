@@ -45,9 +45,13 @@ def solve_geometries(
     dt: float = DT,
     both_ends: bool = False,
 ) -> Ranges:
-    """Return two arrays: the largest and the smallest ranges that kill, m, for r_max, r_left, r_right, r_ne; [N, 4] each.
+    """Find the launch ranges at which the missile kills: return their upper and their lower limits, m, as two arrays [N, 4].
 
-    The second array is empty unless `both_ends`. `farthest` has the bounds that `farthest_ranges` returns.
+    The columns are r_max, r_left, r_right and r_ne (see `flyout`). Unless `both_ends` is true, the second array is empty.
+
+    Args:
+        geometries: Rows [N, 4] of own speed, target's speed, off-boresight and aspect, as `grid` returns them.
+        farthest: Upper bounds of the search, from `farthest_ranges`.
     """
     device = str(launcher.device)
     given: wp.array = wp.array(np.ascontiguousarray(geometries, np.float32), dtype=wp.vec4, device=device)
@@ -59,7 +63,7 @@ def solve_geometries(
 
 
 def farthest_ranges(physics: Physics, launcher: Launcher, dt: float = DT) -> tuple[float, float]:
-    """Return two upper bounds for the search of ranges, m: one for r_max, and one for both r_left and r_right.
+    """Return two ranges, m, at which the search for kill ranges starts: for r_max, and for both r_left and r_right.
 
     They are BEYOND times the ranges in the best geometry: nose to nose, with the fastest shooter.
     """
@@ -70,10 +74,12 @@ def farthest_ranges(physics: Physics, launcher: Launcher, dt: float = DT) -> tup
 
 
 def build_table(physics: Physics, device: str, on_progress: Callable[[int], None] | None = None) -> Ranges:
-    """Return the largest and smallest ranges that kill at all nodes of a table.
+    """Return for all nodes of a table the largest and the smallest launch ranges at which the missile kills, m.
+
+    The two arrays have the shape [own speeds, target's speeds, off-boresights, aspects, 4]; see `solve_geometries`.
 
     Args:
-        on_progress: Called with the number of parts done, 1 to PARTS.
+        on_progress: Called with the number of finished parts of the table, 1 to PARTS.
     """
     launcher = Launcher(device, default_threads())
     try:
@@ -92,22 +98,22 @@ def build_table(physics: Physics, device: str, on_progress: Callable[[int], None
 
 
 def complete(largest: np.ndarray, smallest: np.ndarray) -> Ranges:
-    """Return two arrays: the middle of each node's interval of ranges that kill, m, and its signed square, m².
+    """Return two arrays, middle (m) and square (m²), that describe the interval of kill ranges at each node.
 
-    The signed square is that of half the interval's length. A node at which no range kills gets values by linear
-    extrapolation from the two next nodes, averaged over all axes and directions in which both are known; its signed square is
-    at most 0. Nodes that are too far from any interval get NOWHERE.
+    A missile kills from `smallest` to `largest`: `middle` is the mean of both, `square` the square of half their difference.
+    At a node where no range kills, both are extrapolated linearly from the next two nodes, and averaged over all axes and
+    directions in which those two are known; `square` is then at most 0. At nodes too far from any interval it is NOWHERE.
     """
     middle, half = (largest + smallest) / 2.0, (largest - smallest) / 2.0
     square = half * half
     known = largest > 0
     for _round in range(ROUNDS):
         sums, counts = np.zeros((2, *middle.shape)), np.zeros(middle.shape)
-        for axis, way in itertools.product(range(4), (1, -1)):
-            both = ~known & shifted(known, axis, way) & shifted(known, axis, 2 * way)
-            ratio = step_ratio(axis, way)
+        for axis, direction in itertools.product(range(4), (1, -1)):
+            both = ~known & shifted(known, axis, direction) & shifted(known, axis, 2 * direction)
+            ratio = step_ratio(axis, direction)
             for total, values in zip(sums, (middle, square), strict=True):
-                near, next_near = shifted(values, axis, way), shifted(values, axis, 2 * way)
+                near, next_near = shifted(values, axis, direction), shifted(values, axis, 2 * direction)
                 total += np.where(both, near + ratio * (near - next_near), 0)
             counts += both
         found = counts > 0
@@ -117,19 +123,20 @@ def complete(largest: np.ndarray, smallest: np.ndarray) -> Ranges:
     return middle, np.where(known, square, NOWHERE)
 
 
-def step_ratio(axis: int, way: int) -> np.ndarray:
-    """Return for each node of an axis its distance to the next node, divided by the next node's distance to the one after.
+def step_ratio(axis: int, direction: int) -> np.ndarray:
+    """Return for each node of an axis the distance to the next node, divided by the distance from there to the one after.
 
-    `way` is 1 towards larger values, -1 towards smaller ones.
+    `direction` is 1 towards larger values, -1 towards smaller ones. The result broadcasts against the table's arrays.
     """
     gaps = np.diff(AXES[axis])
-    at = np.arange(len(gaps) + 1) + (0 if way > 0 else -1)
-    ratio = gaps[at % len(gaps)] / gaps[(at + way) % len(gaps)]
+    at = np.arange(len(gaps) + 1) + (0 if direction > 0 else -1)
+    ratio = gaps[at % len(gaps)] / gaps[(at + direction) % len(gaps)]
     return np.expand_dims(ratio, tuple(k for k in range(5) if k != axis))
 
 
 def shifted(values: np.ndarray, axis: int, by: int) -> np.ndarray:
-    """Return at each node the value `by` nodes farther along an axis; 0 beyond its ends, but the aspect wraps around."""
+    """Return at each node the value `by` nodes farther along an axis; 0 beyond the axis's ends, except that the aspect
+    wraps around."""
     if axis == 3:  # the first and the last are the same angle
         inner = np.roll(np.take(values, range(values.shape[3] - 1), axis=3), -by, axis=3)
         return np.concatenate([inner, np.take(inner, [0], axis=3)], axis=3)

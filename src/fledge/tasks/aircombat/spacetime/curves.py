@@ -1,4 +1,5 @@
-"""Paths and reach of missiles and fighters over time, for drawing. One thread per curve, a point every `steps` steps."""
+"""Paths and reach of missiles and fighters over time, for drawing. One thread per curve; a curve has a point every `steps`
+steps of `dt` seconds. `first` is the curve of a launch's first thread."""
 
 import warp as wp
 
@@ -16,7 +17,7 @@ from fledge.tasks.aircombat.spacetime.table import ReachTable
 class Shots:
     """C missiles, fired now or in flight, each with a target.
 
-    `missile` and `target` hold x and y (m), and x and y of the unit vector of the velocity.
+    Entries of `missile` and `target`: x and y (m) of the position, then x and y of the unit vector of the velocity.
     """
 
     missile: Vec4s  # [C]
@@ -33,9 +34,10 @@ class Shots:
 def reach_missile(
     first: int, p: Physics, speed: float, rudder: float, dt: float, steps: int, directions: Floats, out: Floats2d
 ):
-    """Write how far a missile gets along each direction (rad from the nose), [direction, time] m; -1 once it is spent.
+    """Write to `out`, [direction, time], how far a missile has got along each direction, m; -1 once it is spent.
 
-    The missile turns to the direction with at most `rudder`, and flies on.
+    Directions are angles from the nose, rad. The missile, launched at `speed` m/s, turns to the direction with at most
+    `rudder`, and then flies straight.
     """
     i = first + wp.tid()
     wanted = unit(directions[i])
@@ -57,7 +59,10 @@ def reach_missile(
 def trace_target(
     first: int, p: Physics, manoeuvre: int, dt: float, steps: int, geometries: Vec4s, ranges: Floats, out: Vec3s2d
 ):
-    """Write x, y (m) and speed (m/s) of targets that evade a threat, [geometry, time]; the threat stays at the origin."""
+    """Write to `out`, [geometry, time], x, y (m) and speed (m/s) of targets that evade a threat at the origin.
+
+    Each target starts from its geometry and range (m) and flies `manoeuvre`; the threat does not move.
+    """
     i = first + wp.tid()
     launch = launch_at(geometries[i], ranges[i])
     from_there = launch.shooter
@@ -75,9 +80,9 @@ def trace_target(
 def hold_both(
     first: int, p: Physics, dt: float, geometries: Vec4s, ranges: Floats, later: Vec4s2d, later_ranges: Floats2d
 ):
-    """Write geometry and range, m, every dt seconds while both sides hold their course at full throttle.
+    """Write geometry (`later`) and range (`later_ranges`, m) every dt seconds while both sides hold their course.
 
-    `later` and `later_ranges` are of shape [geometry, time].
+    Both results have the shape [geometry, time]. Both sides fly at full throttle.
     """
     i = first + wp.tid()
     launch = launch_at(geometries[i], ranges[i])
@@ -105,9 +110,9 @@ def flyer_at(place: wp.vec4, speed: float) -> Flyer:
 def fly_on(
     first: int, p: Physics, manoeuvre: int, dt: float, missiles: Vec4s, burns: Floats, targets: Vec4s, out: Floats
 ):
-    """Write the closest approach, m, of missiles in flight to targets that fly a manoeuvre.
+    """Write to `out` the closest approach, m, of each missile in flight to its target, which flies `manoeuvre`.
 
-    Missiles and targets are given as x, y (m), heading (rad), speed (m/s).
+    Missiles and targets are given as x, y (m), heading (rad), speed (m/s); `burns` are the seconds of motor left.
     """
     i = first + wp.tid()
     out[i] = fly_out(p, flyer_of(missiles[i]), burns[i], flyer_of(targets[i]), manoeuvre, dt, 0.0).miss
@@ -115,11 +120,11 @@ def fly_on(
 
 @wp.kernel(enable_backward=False)
 def trace_shots(first: int, p: Physics, dt: float, steps: int, shots: Shots, paths: Vec4s2d, ends: Vec3s):
-    """Write `paths`, [shot, time]: x, y of the target and x, y of the missile, m; and `ends`, [shot]: how each shot ended.
+    """Simulate shots with the physics of the env, and write their paths and how they ended.
 
-    An end is killed (1 or 0), time (s) and closest approach (m).
-
-    The physics are those of the env. A missile that has hit or is spent stays at its last position; the target flies on.
+    `paths`, [shot, time], has x, y of the target and x, y of the missile, m. `ends`, [shot], has killed (1 or 0), the time
+    of the end (s) and the closest approach (m). A missile that has hit or is spent stays at its last position; the target
+    flies on.
     """
     i = first + wp.tid()
     missile = flyer_at(shots.missile[i], shots.missile_speed[i])
@@ -162,10 +167,11 @@ def trace_shots(first: int, p: Physics, dt: float, steps: int, shots: Shots, pat
 def judge_pairs(
     first: int, p: Physics, t: ReachTable, ones: Vec4s, twos: Vec4s, speeds: Vec2s, ranges: Vec3s2d, times: Vec2s
 ):
-    """Write for pairs of fighters, from the table: `ranges`, [pair, shooter], and `times`, [pair].
+    """Look up the shot ranges and the times to decide (see `observe`) of pairs of fighters in the table.
 
-    Ranges are R_max, R_tr, R_ne of a shot at the other fighter, m; times are both fighters' time to decide, s (see
-    `observe`).
+    `ones` and `twos` are the two fighters of each pair, as in `Shots`; `speeds` has both their speeds, m/s. `ranges`, [pair,
+    shooter], gets R_max, R_tr and R_ne of the shooter's shot at the other fighter, m; `times`, [pair], both fighters' time
+    to decide, s.
     """
     i = first + wp.tid()
     pair = judge_pair(p, t, flyer_at(ones[i], speeds[i][0]), flyer_at(twos[i], speeds[i][1]))

@@ -8,7 +8,7 @@
 Speeds in m/s, angles in degrees, left positive: `off_boresight_deg` from the shooter's nose to the target, `aspect_deg` from
 the target's nose to the shooter (0: nose-on, 180: a tail chase). Numbers or tensors of one shape come in; tensors come out.
 
-Ranges are the largest at which a shot kills: `r_max_m` if the target holds its course, `r_tr_m` if it turns away at launch,
+Each range is the largest at which a shot kills: `r_max_m` if the target holds its course, `r_tr_m` if it turns away at launch,
 `r_ne_m` (no escape) whatever it flies.
 """
 
@@ -96,7 +96,10 @@ class Envelope:
         off_boresight_deg: Numbers = 0.0,
         aspect_deg: Numbers = 0.0,
     ) -> dict[str, Tensor]:
-        """Return `killed`, `time_s` and `miss_m` (closest approach) of a shot at a target that flies a manoeuvre."""
+        """Return by name the result of a shot at a target that flies a manoeuvre: `killed`, `time_s` and `miss_m`.
+
+        `time_s` is the time until the kill, or until the missile is spent; `miss_m` is the closest approach.
+        """
         geometries, shape = self._geometries(own_speed, target_speed, off_boresight_deg, aspect_deg, range_m)
         killed, time, miss = self._fly(geometries, manoeuvre).reshape(*shape, 3).unbind(-1)
         return {"killed": killed > 0, "time_s": time, "miss_m": miss}
@@ -135,10 +138,11 @@ class Envelope:
     def missile_reach(
         self, own_speed: float, directions_deg: Tensor, duration_s: float, every_s: float = 0.5, dt_s: float = 0.0
     ) -> Tensor:
-        """Return how far a missile fired now gets along each direction, [direction, time] m; NaN once it is spent.
+        """Return how far a missile fired now has got along each direction, m, as a tensor [direction, time].
 
-        Directions are angles from the shooter's nose, left positive. A hard turn costs more speed than a wide
-        turn: the method tries several, and takes the farthest.
+        There is a value for every `every_s` seconds up to `duration_s`; NaN once the missile is spent. Directions are angles
+        from the shooter's nose, left positive. A hard turn costs more speed than a wide turn, so several turns are tried,
+        and the largest distance counts. `dt_s` is the physics step; 0 means that of the config.
         """
         points, steps, dt = self._times(duration_s, every_s, dt_s)
         directions = torch.deg2rad(directions_deg.to(torch.float32)).contiguous()
@@ -161,9 +165,9 @@ class Envelope:
         duration_s: float = 60.0,
         every_s: float = 0.5,
     ) -> Tensor:
-        """Return the positions, [time, 2] m, of a target that flies a manoeuvre to evade the shooter.
+        """Return the positions of a target that flies a manoeuvre to evade the shooter, [time, 2] m, every `every_s` seconds.
 
-        The shooter stays at the origin and points along x.
+        The shooter stays at the origin, and its nose points along x.
         """
         points, steps, dt = self._times(duration_s, every_s)
         geometries, _ = self._geometries(own_speed, target_speed, off_boresight_deg, aspect_deg, range_m)
@@ -173,12 +177,12 @@ class Envelope:
         return out[0, :, :2]
 
     def _times(self, duration_s: float, every_s: float, dt_s: float = 0.0) -> tuple[int, int, float]:
-        """Return the number of points of a curve, the physics steps between two points, and the length of a step, s."""
+        """Return the number of points of a curve, the number of physics steps from one point to the next, and s per step."""
         steps = max(1, round(every_s / (dt_s or self.cfg.dt_s)))
         return int(duration_s / every_s) + 1, steps, every_s / steps
 
     def _geometries(self, *values: Numbers) -> tuple[Tensor, torch.Size]:
-        """Return the values as columns [N, values], and the shape to which they were broadcast.
+        """Return the values as a tensor [N, number of values], and the shape to which they were broadcast.
 
         The first four are own speed, target's speed, off-boresight and aspect; the angles are converted to radians.
         """
@@ -189,7 +193,7 @@ class Envelope:
             shapes = [tuple(t.shape) for t in tensors]
             raise InputError(f"Shapes {shapes} do not match: pass numbers or tensors of one shape.") from error
         if not all(bool(torch.isfinite(t).all()) for t in tensors):
-            raise InputError("Speeds, angles and ranges must be finite, but some are NaN or infinite.")
+            raise InputError("Some speeds, angles or ranges are NaN or infinite: pass only finite numbers.")
         columns = torch.stack([t.reshape(-1) for t in tensors], dim=-1)
         columns[:, 2:4] = torch.deg2rad((columns[:, 2:4] + 180.0) % 360.0 - 180.0)
         return columns, tensors[0].shape

@@ -17,8 +17,9 @@ Each is the largest range at which a shot kills, or 0 if no shot from beyond NEA
 one interval. So the search starts far out, comes nearer by the factor RATIO until a shot kills, and bisects from there. The
 result is never below the exact value, and exceeds it by less than the factor RATIO^(1 / 2^HALVINGS).
 
-With each largest range comes the smallest range of the same interval of ranges that kill; the search for it ends at half the
-largest range. Both are equal where the interval shrinks to nothing: far off its boresight, a missile cannot turn in time.
+Below each largest range, a missile kills down to a smallest range; the search for that ends at half the largest range. Both
+are equal at geometries where the interval between them shrinks to nothing: far off its boresight, a missile cannot turn in
+time.
 """
 
 import warp as wp
@@ -76,8 +77,11 @@ def outrun(p: Physics, missile: Flyer, target: Flyer) -> bool:
 
 @wp.func
 def extrapolate_end(p: Physics, so_far: FlyOut, missile: Flyer, target: Flyer, togo: float) -> FlyOut:
-    """Return the end of a fly-out whose last `togo` seconds are not simulated: both fly straight, and the miss distance is
-    smaller by what the missile can still correct."""
+    """Return how a fly-out ends if its last `togo` seconds are not simulated.
+
+    Missile and target fly straight for that time. The miss is their distance then, less what the missile can still correct
+    by turning.
+    """
     v = target.speed * target.dir - missile.speed * missile.dir
     passing = wp.length(target.pos - missile.pos + togo * v)
     turn = missile.speed * missile.speed / p.motor.frame.rmin
@@ -93,9 +97,10 @@ def extrapolate_end(p: Physics, so_far: FlyOut, missile: Flyer, target: Flyer, t
 
 @wp.func
 def fly_out(p: Physics, start: Flyer, burn: float, prey: Flyer, manoeuvre: int, dt: float, share: float) -> FlyOut:
-    """Return the result of a missile with `burn` seconds of motor left against a target (`prey`) that flies a manoeuvre.
+    """Return the result of a missile in the state `start` against a target (`prey`) that flies a manoeuvre.
 
-    A step lasts dt, or `share` of the time to go if that is longer. If `share` is not 0, the last seconds are extrapolated.
+    The motor burns for `burn` more seconds. A step lasts dt seconds or, if that is longer, the fraction `share` of the time to
+    go. If `share` is not 0, the last seconds are extrapolated.
     """
     missile = start
     target = prey
@@ -129,7 +134,7 @@ def fly_out(p: Physics, start: Flyer, burn: float, prey: Flyer, manoeuvre: int, 
 
 @wp.func
 def fly_at(p: Physics, geometry: wp.vec4, away: float, manoeuvre: int, dt: float) -> FlyOut:
-    """Return the result of a shot at this geometry and range."""
+    """Return the result of a shot at this geometry from `away` metres, at a target that flies a manoeuvre."""
     launch = launch_at(geometry, away)
     return fly_out(p, launch.shooter, p.motor.burn, launch.target, manoeuvre, dt, 0.0)
 
@@ -141,7 +146,10 @@ def kills_one(p: Physics, g: wp.vec4, away: float, manoeuvre: int, dt: float) ->
 
 @wp.func
 def kills(p: Physics, g: wp.vec4, away: float, manoeuvre: int, dt: float) -> bool:
-    """Return whether a shot at this range kills; NO_ESCAPE tries all manoeuvres, the likeliest escapes first."""
+    """Return whether a shot from `away` metres kills a target that flies `manoeuvre`.
+
+    With NO_ESCAPE, return whether it kills whatever the target flies; the manoeuvres likeliest to escape are tried first.
+    """
     if manoeuvre != NO_ESCAPE:
         return kills_one(p, g, away, manoeuvre, dt)
     for escape in range(int(Manoeuvre.BREAK_LEFT), Manoeuvre.LATE_RIGHT + 1):
@@ -157,7 +165,10 @@ def kills(p: Physics, g: wp.vec4, away: float, manoeuvre: int, dt: float) -> boo
 
 @wp.func
 def bisect(p: Physics, g: wp.vec4, manoeuvre: int, killing: float, missing: float, dt: float) -> float:
-    """Return the border between the ranges `killing` and `missing`, by bisection; the result itself does not kill."""
+    """Return by bisection the range, m, at which shots cease to kill, between `killing` and `missing`.
+
+    A shot from `killing` kills, a shot from `missing` does not, nor does a shot from the range returned.
+    """
     inside = killing
     outside = missing
     for _k in range(HALVINGS):
@@ -193,7 +204,7 @@ def largest_range(p: Physics, g: wp.vec4, manoeuvre: int, farthest: float, dt: f
 
 @wp.func
 def smallest_range(p: Physics, g: wp.vec4, manoeuvre: int, largest: float, dt: float) -> float:
-    """Return the lower end of the interval of ranges that kill, m; its upper end is `largest`.
+    """Return the smallest range, m, such that shots kill from there up to the range `largest`.
 
     The search ends at about half of `largest`.
     """
@@ -211,10 +222,14 @@ def smallest_range(p: Physics, g: wp.vec4, manoeuvre: int, largest: float, dt: f
 def solve_ranges(
     first: int, p: Physics, farthest: wp.vec2, dt: float, geometries: Vec4s, largest: Vec4s, smallest: Vec4s
 ):
-    """Write for each geometry the ends of the intervals of ranges that kill, m: for r_max, r_left, r_right and r_ne.
+    """Find for each geometry the launch ranges at which the missile kills, m.
 
-    `farthest` has two upper bounds for the search: one for r_max, one for r_left and r_right. If `smallest` has length 0, it
-    is not written. The lower end for r_ne is not searched: it is half of the upper end.
+    Their upper limits go to `largest`, their lower limits to `smallest`, each as (r_max, r_left, r_right, r_ne). If `smallest`
+    has length 0, it is not written. The lower limit of r_ne is not searched: it is half the upper limit.
+
+    Args:
+        first: Index of the launch's first geometry.
+        farthest: Ranges, m, at which the search starts: for r_max, and for r_left and r_right.
     """
     i = first + wp.tid()
     g = geometries[i]
@@ -234,7 +249,10 @@ def solve_ranges(
 
 @wp.kernel(enable_backward=False)
 def fly_outs(first: int, p: Physics, manoeuvre: int, dt: float, geometries: Vec4s, ranges: Floats, out: Vec3s):
-    """Fly a shot at each geometry and range; write killed (1 or 0), time (s) and closest approach (m)."""
+    """Fly a shot at each geometry and range (m); write killed (1 or 0), time (s) and closest approach (m) to `out`.
+
+    `first` is the index of the launch's first shot.
+    """
     i = first + wp.tid()
     end = fly_at(p, geometries[i], ranges[i], manoeuvre, dt)
     out[i] = wp.vec3(float(end.killed), end.time, end.miss)

@@ -117,7 +117,7 @@ class GraphSolver:
         return ranges[0].numpy(), times[0].numpy()
 
     def _rings(self, seen: Seen) -> list[Plain]:
-        """Return for each side R_max, R_tr and R_ne of its shots by direction."""
+        """Return for each side R_max, R_tr and R_ne of its shots, m, in all directions."""
         around = np.degrees(seen["heading"])
         own = np.repeat(seen["speed"], len(RING_DEG))
         off = np.concatenate([RING_DEG - around[side] for side in (0, 1)])
@@ -131,7 +131,10 @@ class GraphSolver:
         ]
 
     def _reach(self, seen: Seen) -> tuple[list[Any], list[Any]]:
-        """Return how far each side's missile gets, m: towards the enemy [2][time], and around [2][time][direction]."""
+        """Return how far each side's missile gets, m: towards the enemy, and in all directions.
+
+        The lists are indexed [side][time] and [side][time][direction].
+        """
         lines, fans = [], []
         for side in (0, 1):
             apart = seen["pos"][1 - side] - seen["pos"][side]
@@ -145,7 +148,7 @@ class GraphSolver:
         return lines, fans
 
     def _trace(self, seen: Seen) -> tuple[list[list[Plain]], list[list[Plain]]]:
-        """Return for each side its paths by manoeuvre, and the missiles that fly at it."""
+        """Return two lists with an entry per side: its path by each manoeuvre, and the missiles that fly at it."""
         batch = ShotBatch(seen, self.envelope.cfg.missile.burn_s)
         curves = [batch.add_manoeuvres(side, None) for side in (0, 1)]
         incoming = [batch.add_incoming(side) for side in (0, 1)]
@@ -157,7 +160,7 @@ class GraphSolver:
 
 
 class ShotBatch:
-    """Shots at each side, for each manoeuvre: one that the enemy fires now, and each missile in flight.
+    """Simulated shots at each side and manoeuvre: one that the enemy fires now, and one for each missile in flight.
 
     `add_manoeuvres` and `add_incoming` collect shots, `fly` simulates them, `curves` and `incoming` return plain data.
     """
@@ -168,16 +171,16 @@ class ShotBatch:
         self.paths, self.ends = np.zeros((0, POINTS, 4)), np.zeros((0, 3))
 
     def add_manoeuvres(self, side: int, slot: int | None) -> dict[str, int]:
-        """Add a shot for each manoeuvre of a side against the enemy's missile `slot`, or against a missile fired now if None.
+        """Add a shot at a side for each of its manoeuvres, and return the index of each shot by name of the manoeuvre.
 
-        Return the number of each shot, by name of the manoeuvre.
+        The missile is the enemy's missile `slot`, or one that the enemy fires now if `slot` is None.
         """
         return {name: self._add(side, slot, manoeuvre) for name, manoeuvre in MANOEUVRES.items()}
 
     def add_incoming(self, side: int) -> list[tuple[int, dict[str, int], list[int]]]:
-        """Add the shots of all missiles that fly at a side: one for each manoeuvre, and one for each delay of turning away.
+        """Add shots for each missile that flies at a side: one per manoeuvre, and one per delay before turning away.
 
-        Return for each missile its slot, the numbers of the shots by manoeuvre, and their numbers by delay, as in WAITS_S.
+        Return for each missile its slot, the index of each manoeuvre's shot, and the shots' indices for the delays WAITS_S.
         """
         slots = np.flatnonzero(self.seen["missile_alive"][1 - side]).tolist()
         return [
@@ -211,7 +214,7 @@ class ShotBatch:
         self.paths, self.ends = paths.numpy(), ends.numpy()
 
     def curves(self, side: int, rows: Mapping[str, int]) -> list[Plain]:
-        """Return the path of a side and the result of the shot, for each manoeuvre; `rows` is from `add_manoeuvres`."""
+        """Return a side's path and the result of the shot for each manoeuvre; `rows` is the result of `add_manoeuvres`."""
         return [
             {"name": name, **self._path(side, self.paths[row, :, :2]), **self._result(row)}
             for name, row in rows.items()
@@ -220,7 +223,7 @@ class ShotBatch:
     def incoming(self, side: int, slot: int, rows: Mapping[str, int], waits: Sequence[int]) -> Plain:
         """Return a missile that flies at a side: its path, the result of each manoeuvre, and the time left to turn away.
 
-        `slot`, `rows` and `waits` are from `add_incoming`.
+        `slot`, `rows` and `waits` are one entry of the result of `add_incoming`.
         """
         hold = rows["hold"]
         last = int(self.ends[hold, 1]) + 2

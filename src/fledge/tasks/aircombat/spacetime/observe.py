@@ -46,7 +46,10 @@ def both_reaches(t: ReachTable, one: Flyer, two: Flyer) -> wp.vec2:
 
 @wp.func
 def crossing(before: float, after: float, start: float, step: float) -> float:
-    """Return the time, s, at which a quantity that changes linearly from `before` to `after` during a step is zero."""
+    """Return the time, s, at which a quantity reaches zero that falls linearly from `before` to `after` during a step.
+
+    The step begins at time `start` and lasts `step` seconds. If `before` is not positive, return `start`.
+    """
     if before <= 0.0:
         return start
     return start + step * before / (before - after)
@@ -54,7 +57,10 @@ def crossing(before: float, after: float, start: float, step: float) -> float:
 
 @wp.func
 def times_to_decide(p: Physics, t: ReachTable, first: Flyer, second: Flyer, reach: wp.vec2) -> wp.vec2:
-    """Return for each side the seconds until turning away no longer saves it; `reach` is the current `both_reaches`."""
+    """Return for each side the seconds until turning away no longer saves it.
+
+    `reach` is the result of `both_reaches` for `first` and `second`.
+    """
     one = first
     two = second
     away = wp.length(two.pos - one.pos)
@@ -124,8 +130,11 @@ def most_dangerous(d: Duels, shooter: int, me: Flyer) -> int:
 def observe_row(
     p: Physics, d: Duels, obs: Obs, row: int, me: Flyer, mine: wp.vec3, theirs: wp.vec3, away: float, times: wp.vec2
 ):
-    """Write the observation `spacetime` of a row. `mine` and `theirs` are R_max, R_tr, R_ne of the own and of the enemy's
-    shot, m; `away` is the distance of the fighters, m; `times` are the own and the enemy's time to decide, s."""
+    """Write the observation `spacetime` of a row.
+
+    `mine` and `theirs` are R_max, R_tr, R_ne of this side's and of the enemy's shot, m; `away` is the distance between the
+    fighters, m; `times` are this side's and the enemy's time to decide, s.
+    """
     for k in range(3):
         obs.spacetime[row, Spacetime.OVER_R_MAX + k] = away / mine[k]
         obs.spacetime[row, Spacetime.ENEMY_OVER_R_MAX + k] = away / theirs[k]
@@ -148,7 +157,10 @@ def observe_row(
 
 @wp.kernel(enable_backward=False)
 def observe_spacetime(first: int, only_ended: int, p: Physics, t: ReachTable, d: Duels, result: Result, obs: Obs):
-    """Write the observation `spacetime`; if `only_ended`, only for fights that have just restarted."""
+    """Write the observation `spacetime`; if `only_ended` is 1, only for fights that have just restarted.
+
+    `first` is the duel of the launch's first thread.
+    """
     i = first + wp.tid()
     a = 2 * i
     b = a + 1

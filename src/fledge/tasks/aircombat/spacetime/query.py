@@ -1,7 +1,7 @@
-"""Figures of `fledge envelope`: ranges, time to decide and predicted misses of one geometry; and how exact the table is.
+"""Results of `fledge envelope`: ranges, time to decide and predicted misses of one geometry; and the table's errors.
 
 The table is checked against fly-outs: ranges of random geometries, and shots at random ranges. False-safe: a shot kills from
-a range that the table calls safe: beyond r_max if the target holds its course, beyond r_tr if it turns away to the better
+a range that is safe by the table: beyond r_max if the target holds its course, beyond r_tr if it turns away to the better
 side. False alarm: a shot from within the table's range does not kill. Ranges are drawn evenly from 1 to 80 km,
 and, as a harder test, within a fifth of the exact range, where every shot is close to the border.
 """
@@ -50,7 +50,7 @@ class EnvelopeConfig:
 
     @property
     def geometry(self) -> dict[str, Any]:
-        """Speeds and angles by name, as the methods of `Envelope` take them."""
+        """Speeds and angles as keyword arguments of the methods of `Envelope`."""
         names = ("own_speed", "target_speed", "off_boresight_deg", "aspect_deg")
         return {name: getattr(self, name) for name in names}
 
@@ -99,7 +99,7 @@ def check_envelope(overrides: Sequence[str], count: int, on_progress: Callable[[
 
 
 def draw(count: int, seed: int) -> dict[str, Tensor]:
-    """Return `count` random geometries, with all angles and speeds of 150 to 550 m/s, as arguments of `Envelope.lookup`."""
+    """Return `count` random geometries as keyword arguments of `Envelope.lookup`: any angles, speeds of 150 to 550 m/s."""
     own, target, off, aspect = torch.rand(4, count, generator=torch.Generator().manual_seed(seed))
     speeds = {"own_speed": 150 + 400 * own, "target_speed": 150 + 400 * target}
     return {**speeds, "off_boresight_deg": 360 * off - 180, "aspect_deg": 360 * aspect - 180}
@@ -108,7 +108,7 @@ def draw(count: int, seed: int) -> dict[str, Tensor]:
 def check_table(envelope: Envelope, count: int, seed: int = 0, on_progress: Any = None) -> dict[str, Any]:
     """Return the errors of the table against fly-outs, over `count` random geometries.
 
-    Errors of ranges are relative; false-safe and false-alarm figures are shares of all shots.
+    Errors of ranges are relative; false-safe and false-alarm rates are fractions of all shots.
     """
     geometries = draw(count, seed)
     table = envelope.lookup(**geometries)

@@ -45,12 +45,12 @@ def config_of(scene: Mapping[str, Any]) -> AircombatConfig:
 
 
 def distances(frames: Frames) -> np.ndarray:
-    """Return the distance between the two sides, [T] m."""
+    """Return the distance between the two sides in each of T frames, m."""
     return np.linalg.norm(frames["pos"][:, 1] - frames["pos"][:, 0], axis=-1)
 
 
 def shot_ranges(frames: Frames, envelope: Envelope) -> np.ndarray:
-    """Return R_max, R_tr and R_ne of each side's shot at the other, [T, 2, 3] m."""
+    """Return R_max, R_tr and R_ne of each side's shot at the other in each of T frames, m; shape [T, 2, 3]."""
     pos, heading, speed = (np.asarray(frames[name], np.float64) for name in ("pos", "heading", "speed"))
     enemy = pos[:, ::-1] - pos
     off = np.degrees(np.arctan2(enemy[..., 1], enemy[..., 0]) - heading)
@@ -62,9 +62,10 @@ def shot_ranges(frames: Frames, envelope: Envelope) -> np.ndarray:
 def predicted_misses(
     frames: Frames, envelope: Envelope, owner: int, slot: int, manoeuvres: Sequence[Manoeuvre]
 ) -> np.ndarray:
-    """Return the predicted closest approach of one missile, [manoeuvres, T] m, if its target begins a manoeuvre at a frame.
+    """Return for each manoeuvre and frame how close a missile comes if its target begins the manoeuvre in that frame.
 
-    NaN in frames in which the missile is not in flight, and in all frames if they lack `missile_motor_s`.
+    The closest approaches, m, have the shape [manoeuvres, T]. They are NaN where the missile is not in flight, and everywhere
+    if the frames lack `missile_motor_s`.
 
     Args:
         owner: Side that fired the missile.

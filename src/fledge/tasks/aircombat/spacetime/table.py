@@ -3,9 +3,9 @@
 Axes: own speed, target's speed, off-boresight 0 to pi, aspect -pi to pi. Negative off-boresights are the mirror image, with
 left and right swapped. Speeds outside the axes are clipped.
 
-The table interpolates the interval of ranges that kill: its middle, and the signed square of half its length. Both are smooth
-where the interval shrinks to nothing; the range itself falls like a square root there, and jumps. Nodes beyond such a border
-have a negative square (`build.complete`).
+A missile kills from a smallest to a largest range. The table interpolates the middle of this interval, and the square of half
+its length. Both are smooth where the interval shrinks to nothing; the range itself falls like a square root there, and jumps.
+Nodes beyond such a border, at which no range kills, have a negative square (`build.complete`).
 """
 
 import warp as wp
@@ -28,7 +28,10 @@ class Axis:
 
 @wp.struct
 class ReachTable:
-    """Table over [own speed, target's speed, off-boresight, aspect]: middle, m, and signed square, m², of each interval."""
+    """Intervals of kill ranges over [own speed, target's speed, off-boresight, aspect].
+
+    An interval is stored as its middle (m) and its square: that of half its length (m²), negative if no range kills.
+    """
 
     own: Axis
     target: Axis
@@ -89,7 +92,7 @@ def find_place(t: ReachTable, own_speed: float, target_speed: float, off_boresig
 
 @wp.func
 def interpolate(values: wp.array4d(dtype=wp.vec4), p: Place) -> wp.vec4:
-    """Return the mean of the 16 grid nodes around a place, weighted by its fractions."""
+    """Return the value at a place: the mean of the 16 grid nodes around it, weighted by its fractions."""
     out = wp.vec4()
     for a in range(2):
         by_own = wp.abs(float(1 - a) - p.share[0])
@@ -107,7 +110,7 @@ def interpolate(values: wp.array4d(dtype=wp.vec4), p: Place) -> wp.vec4:
 
 @wp.func
 def far_end(middle: float, square: float) -> float:
-    """Return the larger end of an interval from its middle and signed square, m; 0 if the interval is empty."""
+    """Return the larger end, m, of the interval with this middle and square (see `ReachTable`); 0 if it is empty."""
     if square <= 0.0:
         return 0.0
     return middle + wp.sqrt(square)
@@ -141,7 +144,10 @@ def lookup_turning(t: ReachTable, own_speed: float, target_speed: float, off_bor
 
 @wp.func
 def lookup(t: ReachTable, own_speed: float, target_speed: float, off_boresight: float, aspect: float) -> wp.vec3:
-    """Return r_max, r_tr, r_ne, m; at least `nearest`. Angles in radians, left positive, -2 pi to 2 pi."""
+    """Return r_max, r_tr and r_ne, m, each at least `t.nearest`.
+
+    Speeds are in m/s, angles in rad, -2 pi to 2 pi, positive to the left.
+    """
     p = find_place(t, own_speed, target_speed, off_boresight, aspect)
     ends = interpolate(t.others, p)
     r_max = wp.max((1.0 + t.margin) * far_end(ends[0], ends[1]), t.nearest)
@@ -152,7 +158,10 @@ def lookup(t: ReachTable, own_speed: float, target_speed: float, off_boresight: 
 
 @wp.kernel(enable_backward=False)
 def look_up(first: int, t: ReachTable, geometries: wp.array(dtype=wp.vec4), out: wp.array(dtype=wp.vec3)):
-    """Write r_max, r_tr, r_ne, m, of geometries: own speed, target's speed (m/s), off-boresight, aspect (rad)."""
+    """Write to `out` r_max, r_tr and r_ne, m, of each geometry; `first` is the index of the launch's first geometry.
+
+    A geometry is own speed, target's speed (m/s), off-boresight and aspect (rad).
+    """
     i = first + wp.tid()
     g = geometries[i]
     out[i] = lookup(t, g[0], g[1], g[2], g[3])

@@ -17,12 +17,15 @@ EFFECTS = {
 
 
 def describe_shot(away_m: float, ranges: Mapping[str, Any]) -> str:
-    """Return in a few words the effect of a shot fired now from `away_m`; `ranges` has its R_max, R_tr and R_ne, m."""
+    """Return in a few words the effect of a shot fired now from `away_m` metres; `ranges` has R_max, R_tr and R_ne, m."""
     return next((text for name, text in EFFECTS.items() if away_m <= ranges[name]), "falls short")
 
 
 def give_verdict(side: Mapping[str, Any], away_m: float, enemy_shot: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the level and the sentence for a side: about incoming missiles, else about a shot that the enemy could fire."""
+    """Return the level and the sentence for a side.
+
+    They are about incoming missiles or, if there are none, about a shot that the enemy could fire now.
+    """
     if side["incoming"]:
         return _incoming(side["incoming"])
     seconds = side["decide_s"]

@@ -40,7 +40,10 @@ class Kill:
 
 
 def find_kill(frames: Frames, side: int, kill_radius_m: float) -> Kill:
-    """Return the enemy's missile that killed a side after the last frame: the one that arrives first, by its closing speed."""
+    """Return the enemy's missile that killed a side after the last frame: the one with the shortest `time_to_kill`.
+
+    Its slot is None if no recorded missile was near enough, so that it was fired in the last decision.
+    """
     enemy, time = 1 - side, frames["time_s"]
     last = len(time) - 1
     flying = np.flatnonzero(frames["missile_alive"][-1, enemy]).tolist()
@@ -59,9 +62,10 @@ def unit(heading: Any) -> np.ndarray:
 
 
 def time_to_kill(frames: Frames, side: int, slot: int, frame: int, kill_radius_m: float) -> float:
-    """Return the seconds until a missile is within the kill radius of a side at its closing speed; inf if it does not close.
+    """Return the seconds until the enemy's missile `slot`, at its closing speed in `frame`, is within kill radius of a side.
 
-    The distance to the kill radius counts, not to the fighter: in a tail chase the last metres take seconds.
+    Return inf if it does not come closer. The distance is that to the kill radius, not to the fighter: in a tail chase the
+    last metres take seconds.
     """
     enemy = 1 - side
     r = frames["pos"][frame, side] - frames["missile_pos"][frame, enemy, slot]
@@ -74,7 +78,7 @@ def time_to_kill(frames: Frames, side: int, slot: int, frame: int, kill_radius_m
 
 
 def away_cosine(frames: Frames, side: int, slot: int) -> np.ndarray:
-    """Return the cosine of the angle between a side's course and the direction straight away from an enemy missile, [T]."""
+    """Return in each of T frames the cosine of the angle between a side's course and the direction from the missile to it."""
     away = frames["pos"][:, side] - frames["missile_pos"][:, 1 - side, slot]
     along: np.ndarray = (away * unit(frames["heading"][:, side])).sum(-1)
     return along / np.maximum(np.linalg.norm(away, axis=-1), 1.0)

@@ -54,7 +54,7 @@ def draw_fight(axes: Any, track: Trajectory) -> None:
 
 
 def fights_figure(tracks: Sequence[Trajectory], title: str = "", shown: int = 6) -> Any:
-    """Return a figure of some fights, chosen to show all outcomes that occur."""
+    """Return a figure of up to `shown` fights, chosen to show all outcomes that occur."""
     by_ending: dict[str, list[Trajectory]] = {}
     for track in tracks:
         by_ending.setdefault(track.outcome, []).append(track)
@@ -73,7 +73,7 @@ def fights_figure(tracks: Sequence[Trajectory], title: str = "", shown: int = 6)
 
 
 def finish(figure: Figure, entries: Sequence[Any], title: str) -> Figure:
-    """Add the legend and the title to a figure, and return it."""
+    """Add a legend with these entries and the title to a figure, and return the figure."""
     figure.legend(handles=entries, loc="outside lower center", ncols=7, fontsize=9, frameon=False)
     if title:
         figure.suptitle(title, fontsize=12)
@@ -102,7 +102,7 @@ def fight_figure(track: Trajectory, title: str = "") -> Any:
 
 
 def draw_reach(axes: Any, track: Trajectory, side: int, reach: np.ndarray) -> None:
-    """Draw over time the ranges of one side's missile [T, 3] km, the distance of the sides, and the missiles in flight."""
+    """Draw over time R_max, R_tr and R_ne of one side (`reach`, [T, 3] km), the distance between the sides, and missiles."""
     frames, enemy = track.frames, 1 - side
     time, away = frames["time_s"], distances(frames) / 1000.0
     inner = np.zeros(len(time))

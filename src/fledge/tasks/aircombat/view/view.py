@@ -48,7 +48,7 @@ class AircombatView(TaskView):
     page = Path(__file__).parent / "page"
 
     def scene(self, env: TensorEnv, ids: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the scenario, the kill radius, and the physics settings that differ from the defaults."""
+        """Return for each row the scenario, the kill radius, and the physics settings that differ from the defaults."""
         duel = duel_of(env)
         per = env.num_envs // duel.num_duels
         kinds, names = duel.state["kind"].cpu().tolist(), list(Scenario)
@@ -57,8 +57,9 @@ class AircombatView(TaskView):
         return [{"scenario": names[kinds[i // per]].value, **world} for i in ids]
 
     def snapshot(self, env: TensorEnv, ids: Sequence[int]) -> dict[str, np.ndarray]:
-        """Return fighters [n, 2, ...] and missiles [n, 2, S, ...] in the duels of the rows `ids`; the row's own side is first.
+        """Return the state of the fighters and missiles in the duels of the rows `ids`, by name.
 
+        Fighters have the shape [len(ids), 2, ...], missiles [len(ids), 2, S, ...]. Of the two sides, the row's own is first.
         Units are m, rad, m/s and s.
         """
         duel = duel_of(env)
@@ -101,7 +102,7 @@ class AircombatView(TaskView):
         return Stage(flat=True)
 
     def instruments(self, track: Trajectory) -> list[Instrument]:
-        """Return over time the distance, the speeds, and the number of missiles in flight."""
+        """Return distance, speeds and number of missiles in flight, each over time."""
         frames, flying = track.frames, track.frames["missile_alive"].astype(bool)
         shown = [Instrument("range", distances(frames) / 1000.0, "km")]
         shown += [Instrument(f"{name} speed", frames["speed"][:, side], "m/s") for side, name in enumerate(SIDES)]
@@ -155,7 +156,7 @@ class AircombatView(TaskView):
 
 
 def with_energy(track: Trajectory) -> Trajectory:
-    """Return the track with `missile_energy`: kinetic energy of each missile, 0 when spent, 1 at full speed."""
+    """Return the track with `missile_energy` added: kinetic energy of each missile from 0 (spent) to 1 (full speed)."""
     if "missile_speed" not in track.frames:
         return track
     share = (np.square(track.frames["missile_speed"], dtype=np.float32) - SPENT**2) / (FAST**2 - SPENT**2)
