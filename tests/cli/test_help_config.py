@@ -58,9 +58,11 @@ def test_help_config_of_an_evaluation_lists_the_world_alone(tmp_path: Path) -> N
     assert "env.decimation=3  # preset default; default 1" in plain
     path = str(write_policy("features", tmp_path / "p.fledge"))
     own = settings("eval", path, "env.speed_limit=1")
-    assert f"env.decimation=5  # world of {path}; default 1" in own
+    assert f"env.decimation=5  # env of {path}; default 1" in own
     assert "env.speed_limit=1.0  # given here; default 2.0" in own
-    assert "env.decimation=1" in settings("eval", path, "--env", "navrl")
+    named = settings("eval", path, "--env", "navrl")  # a trained policy keeps its decision rate
+    assert f"env.decimation=5  # env of {path}; default 1" in named
+    assert "env.starts=crossing  # preset crossing; default edges" in settings("eval", path, "--env", "crossing")
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ EXTENSIONS = {NATIVE: "native", ".lz4": "lz4", ".pt": "pt", ".pth": "pt", ".safe
 
 
 def target_path(path: str | os.PathLike[str], format: str) -> Path:
-    """Return `path` with the extension of a format appended (`x.pt` becomes `x.pt.fledge`), unless `path` has it."""
+    """Return `path` with the extension of a format appended (`x.pt` becomes `x.pt.fledge`), unless `path` ends in it."""
     if format not in FORMATS:
         raise ConfigError(f"codec is {format!r}, but must be one of {', '.join(FORMATS)}.")
     suffix, text = FORMATS[format], os.fspath(path)
@@ -76,10 +76,10 @@ def write_state(
     base: str | os.PathLike[str] | None = None,
     plans: Plans | None = None,
 ) -> Written:
-    """Write a state durably to `path`: its tree `node`, and its leaves, whose `data` must be set.
+    """Write a state, given as the tree and the leaves of `flatten`, durably to `path`; each leaf's `data` must be set.
 
-    With `base`, store only the difference to this earlier checkpoint. If the base opens, but tensors in it turn out to be
-    damaged, store the whole state instead: an old file must not make a save fail.
+    With `base`, store only the difference to this earlier checkpoint. If `base` can be opened but has damaged tensors,
+    store the whole state instead: an old file must not make a save fail.
     """
     if format != "native":
         if base is not None:
@@ -137,14 +137,14 @@ def _checked_base(base: str | os.PathLike[str], target: Path) -> Path:
         link: CheckpointFile | None = opened
         while link is not None:
             if link.path.resolve() == target.resolve():
-                lost = "the base itself" if link is opened else f"a file that base {base} needs"
+                lost = "its own base" if link is opened else f"a file that its base {base} needs"
                 raise ConfigError(f"{target} would overwrite {lost}: save under another name.")
             link = link.base() if link.base_file is not None else None
     return base
 
 
 def stage_now(state: Any, dtensor: DTensorChoice = None) -> tuple[Node, list[Leaf]]:
-    """Return a state's tree, and its leaves with their bytes in `data`: views of the caller's memory where possible."""
+    """Return a state's tree and leaves, as `flatten` does, with `data` set: a view of the caller's memory where possible."""
     node, leaves = flatten(state, dtensor)
     for leaf in leaves:
         leaf.data = bytes_of(leaf.source)
@@ -269,7 +269,9 @@ def sniff(path: Path) -> str:
     if not head:
         raise FormatError(f"{path} is empty (0 bytes): load another checkpoint.")
     if path.suffix == NATIVE:
-        raise FormatError(f"{path} does not begin like a checkpoint (a zip file): it is damaged or of another kind.")
+        raise FormatError(
+            f"{path} does not begin like a checkpoint (a zip file), so it is damaged or of another kind: load another file."
+        )
     return "safetensors" if path.suffix == ".safetensors" or head[8:9] == b"{" else "pt"
 
 
@@ -282,8 +284,8 @@ def convert_checkpoint(
 ) -> dict[str, Any]:
     """Convert a checkpoint to the format of `dst`'s extension.
 
-    Return a dict with `source` and `target` (paths), `source_bytes` and `target_bytes`. If the step and the metric of a
-    history's checkpoint are lost, the dict also has a `note` that says so.
+    Return a dict with `source` and `target` (paths), `source_bytes` and `target_bytes`. If `src` was saved
+    by a `CheckpointHistory` and the new format cannot store its step and metric, the dict also has a `note` about this.
 
     Args:
         src: A checkpoint of any format.

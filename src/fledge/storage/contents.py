@@ -28,8 +28,8 @@ def inspect_checkpoint(path: str | os.PathLike[str], verify: bool = False) -> di
 
     Args:
         path: Path of a checkpoint, of any format.
-        verify: Also read every tensor of a native file; files of other formats are always read completely. The entry
-            `damaged` is a dict from each tensor that cannot be read to the reason, or None if no tensors were read.
+        verify: Also read every tensor of a native file; files of other formats are always read completely. In the result,
+            `damaged` maps the name of each tensor that cannot be read to the reason; it is None if no tensors were read.
     """
     found = find_checkpoint(path)
     kind = sniff(found)
@@ -89,7 +89,10 @@ def _row(leaf: Leaf | Entry, name: str, codec: str, stored: int | None) -> dict[
 
 
 def _plain_values(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """Yield the path and value of everything that is not a tensor; a list of plain values counts as one value."""
+    """Yield the path and value of everything inside `value`, which is at `path`, that is not a tensor.
+
+    A list of plain values counts as one value.
+    """
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _plain_values(item, (*path, str(key)))

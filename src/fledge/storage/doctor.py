@@ -52,7 +52,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """State of a folder."""
+    """State of all checkpoints in a folder, and what `repair_folder` did to them."""
 
     folder: str
     files: tuple[Finding, ...]  #: Every checkpoint and every leftover, by name.
@@ -133,9 +133,9 @@ def _examine_file(path: Path) -> Finding:
 
 
 def _note(path: Path, opened: CheckpointFile) -> dict[str, Any]:
-    """Return the fields of a `Finding` that are read from a checkpoint: `base`, and more if a history saved it.
+    """Return the fields of a `Finding` that come from the checkpoint's manifest and name.
 
-    These are `prefix`, `step`, `sequence` (order of saving) and `whole` (False if the file was reduced to weights).
+    They are `base` and, if a history saved the file, also `prefix`, `step`, `sequence` and `whole`.
     """
     note, named = opened.metadata.get("history"), NUMBERED.fullmatch(path.name)
     about: dict[str, Any] = {"base": opened.base_file}
@@ -159,7 +159,7 @@ def _examine_latest(path: Path, good: set[str]) -> Finding:
 
 
 def repair_folder(folder: str | os.PathLike[str]) -> Report:
-    """Repair a folder of checkpoints; return its new state, and sentences that say what was done."""
+    """Repair a folder of checkpoints; return its new state, with what was done in `Report.repairs`."""
     place = Path(examine_folder(folder).folder)
     try:
         with folder_lock(place):

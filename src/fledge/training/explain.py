@@ -41,9 +41,12 @@ def explain_world(
     task = find_task(task_name) if task_name else None
     if policies:
         policy = load_policy(policies[0], task)
-        origin = f"world of {policy.name}" if env_preset is None else f"preset {env_preset}"
     else:
         policy = LoadedPolicy("", BaseAgent(), task or find_task("navigation"), None)
-        origin = f"preset {env_preset or 'default'}"
-    worlds = [eval_env(policy, env_preset, given).cfg for given in ((), overrides)]
-    yield from explain_settings([("", policy.task.config()), (origin, worlds[0]), ("given here", worlds[1])], "env.")
+    layers = [("", policy.task.config())]
+    if policies:
+        layers.append((f"env of {policy.name}", eval_env(policy, None, ()).cfg))
+    if env_preset or not policies:
+        layers.append((f"preset {env_preset or 'default'}", eval_env(policy, env_preset, ()).cfg))
+    layers.append(("given here", eval_env(policy, env_preset, overrides).cfg))
+    yield from explain_settings(layers, "env.")

@@ -251,7 +251,7 @@ def test_shutdown_says_how_many_saves_failed(tmp_path: Path, caplog: pytest.LogC
     with caplog.at_level(logging.WARNING):
         saver.shutdown()
         saver.shutdown()
-    assert caplog.text.count("shutdown: 2 of 3 saves failed; see `error` of each handle") == 1
+    assert caplog.text.count("2 of 3 saves failed; see `error` of each handle") == 1
     assert all(isinstance(handle.error, FledgeError) for handle in handles)
 
 

@@ -76,7 +76,7 @@ def durable_file(path: str | os.PathLike[str], verify: Callable[[Path], None] | 
                 verify(temporary)
             except (
                 StorageError
-            ) as error:  # the temporary file cannot be opened; its name would mean nothing to the user
+            ) as error:  # cannot be opened; the name of a temporary file would mean nothing to the user
                 raise error.__cause__ or error from None
         if os.name == "nt":
             stream.close()  # Windows cannot rename an open file
@@ -109,7 +109,7 @@ def make_folder(folder: Path) -> None:
 def _open_temporary(path: Path) -> tuple[DirectFile, Path]:
     """Create a temporary file that will replace `path`, locked while it is open; return its stream and path.
 
-    If there is a file at `path`, the temporary file gets its owner (where allowed) and permissions.
+    If there is a file at `path`, the temporary file gets the same permissions and, where allowed, the same owner.
     """
     replaced = path.stat() if path.exists() else None
     while True:
@@ -131,7 +131,7 @@ def _open_temporary(path: Path) -> tuple[DirectFile, Path]:
 
 
 def remove_stale(folder: str | os.PathLike[str]) -> list[str]:
-    """Remove temporary files of killed processes; return their names."""
+    """Remove the temporary files of killed processes from a folder; return the names of these files."""
     removed: list[str] = []
     try:
         names = [name for name in sorted(os.listdir(folder)) if name.startswith(TEMP_PREFIX)]
@@ -182,7 +182,7 @@ def folder_lock(folder: str | os.PathLike[str]) -> Iterator[None]:
 def lock_file(descriptor: int, wait: bool) -> bool | None:
     """Lock a file; return True on success, False if another process holds the lock, None if there are no file locks.
 
-    Windows and some network file systems have none.
+    With `wait`, wait until the lock is free. Windows and some network file systems have no file locks.
     """
     if fcntl is None:
         return None
@@ -204,7 +204,10 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _storage_error(error: OSError, path: Path, renamed: bool = False) -> StorageError:
-    """Return the error for a file that could not be written, with advice that fits the system's error."""
+    """Return the error for a file that could not be written, with advice that fits the system's error.
+
+    `renamed` is True if only the sync of the folder failed, after the new file got its final name.
+    """
     reason = error.strerror or str(error)
     if renamed:
         return StorageError(f"{path} is written, but its folder could not be synced ({reason}): check the disk.")

@@ -100,8 +100,8 @@ _HANDICAP = {"lz4-shuffle": 1.0, "zstd-shuffle": 1.005, "zstd-bytedelta": 1.005,
 def candidates(level: int | None, total_bytes: int, speed_bias: int = 0) -> tuple[str, ...]:
     """Return the codecs of a compression level: 0 none, 1-2 LZ4, 3-5 also Zstd, 6-9 also pcodec.
 
-    If `level` is None, take 9, or 4 if `total_bytes` exceeds `BIG_STATE`; then go `speed_bias` steps on in `LADDER`, to
-    faster levels.
+    If `level` is None, take a level from `LADDER`: 9, or 4 if `total_bytes` exceeds `BIG_STATE`, and from there
+    `speed_bias` entries further, towards the fastest. Otherwise `total_bytes` and `speed_bias` have no effect.
     """
     if level is None:
         level = LADDER[min((total_bytes > BIG_STATE) + speed_bias, len(LADDER) - 1)]
@@ -113,7 +113,11 @@ def candidates(level: int | None, total_bytes: int, speed_bias: int = 0) -> tupl
 
 
 def choose(data: np.ndarray, word: int, floats: bool, names: Sequence[str]) -> str:
-    """Return the codec that makes a sample of `data` smallest, or "raw" if it saves less than 5 % (`MIN_SAVING`)."""
+    """Return the codec among `names` that makes a sample of `data` smallest, or "raw" if it saves less than `MIN_SAVING`.
+
+    `data` is read as words of `word` bytes. `floats` is True for numbers whose neighbours are unrelated, such as weights:
+    pcodec then skips its search for patterns.
+    """
     names = [name for name in names if name != "pco" or word > 1]
     if data.nbytes < SMALL or not names:
         return "raw"
@@ -133,7 +137,10 @@ def _sample(data: np.ndarray, word: int) -> np.ndarray:
 
 
 def encode(name: str, data: np.ndarray, word: int, floats: bool) -> tuple[str, list[Block]]:
-    """Encode `data` with codec `name`, or as "raw" if `name` saves too little (`MIN_SAVING`); return codec and blocks."""
+    """Encode `data` with codec `name`, or as "raw" if that saves less than `MIN_SAVING`; return the codec and the bytes.
+
+    The bytes are a list of blocks. For `word` and `floats` see `choose`.
+    """
     raw: tuple[str, list[Block]] = ("raw", [data.data])
     if name == "raw":
         return raw
@@ -155,7 +162,11 @@ def size_of(blocks: Sequence[Block]) -> int:
 
 
 def decode(name: str, member: memoryview, out: np.ndarray, word: int) -> None:
-    """Decode a member into `out` (uint8); raise FormatError unless it decodes to exactly the size of `out`."""
+    """Decode a member, encoded with codec `name` and words of `word` bytes, into `out` (uint8).
+
+    Raises:
+        FormatError: The member is damaged, or does not decode to exactly the size of `out`.
+    """
     if name == "raw":
         if len(member) != out.nbytes:
             raise damaged(f"a raw member has {len(member)} bytes, expected {out.nbytes}")

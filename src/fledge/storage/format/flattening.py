@@ -2,7 +2,8 @@
 
 Tensors with the same memory, dtype, shape and strides (tied weights) become one leaf, and are the same object after loading.
 A loaded state equals the saved one and has the same types, with two exceptions: a `Parameter` becomes a tensor, and a subclass
-of str, int or float (a member of an enum) becomes the plain value. Anything else that cannot be restored raises an InputError.
+of str, int or float (such as an enum member) becomes the plain value. Anything else that cannot be restored raises an
+InputError.
 """
 
 from __future__ import annotations
@@ -202,7 +203,7 @@ def _plain(value: Any, path: tuple[Any, ...]) -> Node:
 
 
 def _advice(value: Any) -> str:
-    """Return what to save instead of a value that cannot be saved, as a hint for the user who calls the value `x`."""
+    """Return a hint: what to save instead of a value that cannot be saved. In the hint, `x` stands for the value."""
     if isinstance(value, type | ModuleType) or (callable(value) and hasattr(value, "__qualname__")):
         return "save its name, and look it up after loading"
     if dataclasses.is_dataclass(value):

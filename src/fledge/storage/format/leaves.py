@@ -1,9 +1,9 @@
 """Leaves of a saved state: tensors, NumPy arrays, NumPy scalars and byte strings, each as a run of bytes.
 
 `describe_*` turns a leaf of the caller's state into a `Leaf` without copying it: kind, dtype, shape, and where its bytes are
-(`source`). `plain_tensor` handles special tensors: it returns a dense tensor with the same values, or raises. Staging fills
-`Leaf.data` with the bytes, in C order, native byte order for tensors. `restore` turns bytes and a description back into the
-object; a description from a file must have passed `check_description`.
+(`source`). `plain_tensor` handles special tensors: it returns a dense tensor with the same values, or raises. Staging sets
+`Leaf.data` to the bytes, in C order (those of tensors in native byte order). `restore` turns bytes and a description back
+into the object; a description from a file must have passed `check_description`.
 """
 
 from __future__ import annotations
@@ -74,13 +74,19 @@ def is_float(kind: str, dtype: str) -> bool:
 
 
 def plain_tensor(path: tuple[Any, ...], tensor: torch.Tensor, dtensor: DTensorChoice = None) -> torch.Tensor:
-    """Return a plain dense tensor with the same values, without a copy where possible; raise InputError if there is none."""
+    """Return a plain dense tensor with the same values, without a copy where possible.
+
+    `path` is the tensor's path in the state, for error messages; for `dtensor` see `flatten`.
+
+    Raises:
+        InputError: There is no such tensor, or its memory was freed.
+    """
     kind = type(tensor)
     if kind not in PLAIN_TENSORS:
         tensor = _unwrap(path, tensor, dtensor)
     if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_meta or tensor.dtype not in DTYPE_NAMES:
         what = "nested" if tensor.is_nested else str(tensor.layout)
-        allowed = f"dense tensors of {', '.join(TORCH_DTYPES)}"
+        allowed = f"dense tensors with values, of dtype {', '.join(TORCH_DTYPES)}"
         got = f"{what} tensor of {tensor.dtype} on {tensor.device}"
         raise entry_error(path, f"is a {got}; allowed are {allowed}: convert it first.")
     try:

@@ -5,8 +5,8 @@ The LZ4 frame holds one of
     torch.save file       a TensorDict or a nested dict, with tensors of shape [T, N, ...] for T steps and N envs
     pickled dict          NumPy arrays of shape [N, T, ...]; a key is a string "agents/observation/lidar" or a tuple of names
 
-Both are returned as a TensorDict. For a pickled dict, its second axis is named "time". Plain values (text, numbers) become
-non-tensor values.
+Both are returned as a TensorDict. If the file held a pickled dict, the second axis is named "time". Plain values (text,
+numbers) become non-tensor values.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def read_lz4_rollout(
     steps: Rows | None = None,
     time_dim: int = 0,
 ) -> TensorDictBase:
-    """Return the rollout in an LZ4 file, or a part of it.
+    """Return the rollout in an LZ4 file, or a part of it: see `RolloutStorage.load` for `keys`, `envs` and `steps`.
 
     `time_dim` is the time axis of tensors; in pickled NumPy arrays, time is always the second axis.
     """
@@ -86,7 +86,10 @@ def _make_entries(kind: type[_Entries], state: dict[str, Any]) -> _Entries:
 
 
 def _leaves_of(state: dict[Any, Any], above: NestedKey = ()) -> Iterator[tuple[NestedKey, Any]]:
-    """Yield every tensor, array and plain value with its nested key; "/" in the key of an array separates names."""
+    """Yield the nested key and value of every tensor, array and plain value in a state whose own nested key is `above`.
+
+    In the key of a NumPy array, "/" separates the names of nested entries.
+    """
     for key, value in state.items():
         names = key if isinstance(key, tuple) else (str(key),)
         if isinstance(value, dict):
@@ -98,7 +101,7 @@ def _leaves_of(state: dict[Any, Any], above: NestedKey = ()) -> Iterator[tuple[N
 
 
 def _batch_of(state: dict[str, Any], shapes: list[list[int]]) -> list[int]:
-    """Return the sizes of the first axes (two at most) that all tensors share; in a TensorDict, only batch axes count."""
+    """Return the sizes of the first axes, at most two, that all `shapes` share; of a TensorDict, only batch axes count."""
     shared = state.batch[:2] if isinstance(state, _Entries) else shapes[0][:2]
     while shared and any(shape[: len(shared)] != shared for shape in shapes):
         shared = shared[:-1]

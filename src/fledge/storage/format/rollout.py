@@ -57,7 +57,10 @@ def time_last(leaves: Sequence[Leaf], time_dim: int) -> None:
 
 
 def to_tree(data: TensorDictBase, path: NestedKey = ()) -> dict[str, Any]:
-    """Return a TensorDict as nested plain dicts, in the layout under "Tree" at the top of this file."""
+    """Return a TensorDict as nested plain dicts, in the layout under "Tree" at the top of this file.
+
+    `path` is the nested key of `data` in the rollout, for error messages.
+    """
     from tensordict import is_tensorclass
 
     data = data.to_tensordict() if is_tensorclass(data) else data
@@ -222,7 +225,10 @@ def _batch(node: Node) -> list[int]:
 
 
 def _keys_of(node: Node, above: NestedKey = ()) -> Iterator[NestedKey]:
-    """Yield the nested keys of all entries of a TensorDict, including entries of nested TensorDicts."""
+    """Yield the nested keys of all entries of a TensorDict, including those of nested TensorDicts.
+
+    `above` is the nested key of the TensorDict itself.
+    """
     for key, child in _fields(_fields(node)["data"]).items():
         yield (*above, key)
         if "data" in child.get("dict", {}):

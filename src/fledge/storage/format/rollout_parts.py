@@ -43,7 +43,10 @@ class Cut:
 
 
 def _rows(name: str, rows: Any, size: int) -> slice | torch.Tensor:
-    """Return the selected rows of an axis of this size, as a slice or as valid, non-negative indices."""
+    """Return the selected rows of an axis of this size, as a slice or as valid, non-negative indices.
+
+    `name` is the caller's argument, "envs" or "steps", for error messages.
+    """
     if isinstance(rows, slice):
         try:
             found = range(*rows.indices(size))

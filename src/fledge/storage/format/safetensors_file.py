@@ -91,11 +91,11 @@ def _read_header(stream: BinaryIO) -> tuple[dict[str, _Entry], dict[str, str]]:
     head = stream.read(8)
     length = int.from_bytes(head, "little")
     if len(head) < 8 or length > min(MAX_HEADER, size - 8):
-        raise FormatError(f"it has {size} bytes, too few for its header: it is truncated, or of another kind.")
+        raise FormatError(f"the file has {size} bytes, too few for its header: it is truncated, or of another kind.")
     header = json.loads(stream.read(length), object_pairs_hook=_unique)
     texts = header.pop(METADATA, {})
     if not all(isinstance(text, str) for text in texts.values()):
-        raise FormatError(f"{METADATA!r} in its header holds something that is not text.")
+        raise FormatError(f"the entry {METADATA!r} of the file's header holds something that is not text.")
     entries = {name: _entry(name, row, 8 + length) for name, row in header.items()}
     place = 8 + length
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].nbytes)):
@@ -103,14 +103,14 @@ def _read_header(stream: BinaryIO) -> tuple[dict[str, _Entry], dict[str, str]]:
             raise FormatError(f"the tensor {name[:60]!r} does not begin where the one before it ends.")
         place += entry.nbytes
     if place != size:
-        raise FormatError(f"its tensors end after {place} bytes, but it has {size} bytes: it is truncated or damaged.")
+        raise FormatError(f"the tensors end after {place} bytes, but the file has {size}: it is truncated or damaged.")
     return entries, texts
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise FormatError("its header has the same key twice.")
+        raise FormatError("the file's header has the same key twice.")
     return found
 
 
@@ -131,7 +131,7 @@ def _read_tensor(stream: BinaryIO, name: str, entry: _Entry) -> torch.Tensor:
     data = np.empty(entry.nbytes, np.uint8)
     stream.seek(entry.begin)
     if stream.readinto(data.data) != entry.nbytes:  # type: ignore[attr-defined] # a buffered file has it
-        raise FormatError(f"it ends inside the tensor {name[:60]!r}: it is truncated.")
+        raise FormatError(f"the file ends inside the tensor {name[:60]!r}: it is truncated.")
     tensor: torch.Tensor = restore("tensor", entry.dtype, entry.shape, data, torch.device("cpu"))
     return tensor
 

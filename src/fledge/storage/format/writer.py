@@ -115,7 +115,7 @@ class _Encoder:
         self.names, self.base, self.plans = names, base, plans
 
     def encode(self, name: str, leaf: Leaf) -> tuple[dict[str, Any], list[codecs.Block]]:
-        """Return the manifest's entry for a leaf, and the blocks of its member."""
+        """Return the manifest's entry for a leaf, and the encoded bytes of its member `name` as a list of blocks."""
         assert leaf.data is not None, f"leaf {name} was not staged"
         entry: dict[str, Any] = {"name": name, "kind": leaf.kind, "dtype": leaf.dtype, "shape": list(leaf.shape)}
         if leaf.lossy_from:
@@ -148,7 +148,10 @@ class _Encoder:
         return codecs.encode(codec, data, word, floats)
 
     def _base_bytes(self, name: str, leaf: Leaf) -> tuple[np.ndarray, str] | None:
-        """Return bytes and checksum of the same leaf in the base; None if there is no such leaf, or a delta saves nothing."""
+        """Return the bytes and the checksum of a leaf in the base, or None if the leaf is not to be stored as a delta.
+
+        It is not if the base has no leaf of this name, kind, dtype and shape, if it is small, or at compression level 0.
+        """
         if self.base is None or not self.names or leaf.nbytes < codecs.SMALL:
             return None
         index = self.base.by_name.get(name)
@@ -165,7 +168,7 @@ def _in_order(data: np.ndarray, leaf: Leaf) -> np.ndarray:
 
 
 def member_names(leaves: Sequence[Leaf], reserved: str = MANIFEST) -> list[str]:
-    """Return one readable, unique and safe member name per leaf, from its path in the state; none is `reserved`."""
+    """Return one readable, unique and safe member name per leaf, from its path in the state; none of them is `reserved`."""
     taken = {reserved}
     copies: dict[str, int] = {}  # last number per name; searching from 1 would take quadratic time
     names = []

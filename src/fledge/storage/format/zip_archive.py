@@ -56,7 +56,10 @@ class ArchiveWriter:
         self._directory.append(self._entry(encoded, common[:-4], size, stored, offset))
 
     def _entry(self, name: bytes, common: bytes, size: int, stored: int, offset: int) -> bytes:
-        """Return an entry of the central directory; sizes beyond 32 bits go to the zip64 field."""
+        """Return a member's entry of the central directory; numbers beyond 32 bits go to the zip64 field.
+
+        `common` holds the fields that are the same in the member's local header.
+        """
         wide = b"".join(struct.pack("<Q", value) for value in (size, stored, offset) if value >= _LIMIT)
         if max(size, stored) >= _LIMIT:  # the local header has both sizes in zip64, so the directory has too
             wide = struct.pack("<QQ", size, stored) + (struct.pack("<Q", offset) if offset >= _LIMIT else b"")
@@ -86,7 +89,7 @@ class ArchiveWriter:
 def open_archive(stream: BinaryIO, label: str, ours: bool = True) -> zipfile.ZipFile:
     """Open an archive and check its directory; raise FormatError if it is not a plain, safe zip.
 
-    If `ours` is False, the zip may also be one of torch.save, which writes the size of a member after its data.
+    If `ours` is False, also accept a zip that torch.save wrote: in it, the size of a member comes after its data.
     """
     try:
         archive = zipfile.ZipFile(stream)

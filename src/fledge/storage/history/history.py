@@ -120,7 +120,7 @@ class CheckpointHistory:
         """Save a state as the newest checkpoint; once it is durable, write its file name into the file `latest`.
 
         Args:
-            state: Nested state with at least one of the keys `weights` at its top level.
+            state: Nested dicts of tensors and plain values, with at least one of the keys in `self.weights` at the top level.
             step: Training step; the file is named after it, and replaces an earlier file of the same step.
             metric: Value that `keep_best` ranks by.
             metadata: Plain values to store with the state.
@@ -130,7 +130,7 @@ class CheckpointHistory:
         if not isinstance(state, dict) or not any(key in state for key in self.weights):
             got = f"has {list(state)}" if isinstance(state, dict) else f"is a {type(state).__name__}"
             needs = f"needs one of weights={list(self.weights)}"
-            raise InputError(f"the state {got}, but {needs}: add it, or set weights to entries of the state.")
+            raise InputError(f"the state {got}, but {needs}: add it, or set weights to keys of the state.")
         if not hasattr(step, "__index__") or int(step) < 0:
             raise InputError(f"step is {step!r}, but must be a whole number of at least 0.")
         path = self.folder / numbered_name(self.prefix, step)
@@ -177,7 +177,7 @@ class CheckpointHistory:
         return written
 
     def _base_for(self, weights_only: bool, exclude: set[str]) -> Path | None:
-        """Return the newest file that can be the base of a delta and needs none of the files `exclude`, or None."""
+        """Return the newest whole (or weights-only) file to use as a base, or None; skip `exclude` and files that need it."""
         entries = self.entries()
         for entry in reversed(entries):
             name = entry.path.name

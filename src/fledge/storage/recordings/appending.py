@@ -96,12 +96,12 @@ class AppendedFile:
         return True
 
     def end(self, episode: int, fields: dict[str, Any]) -> None:
-        """Write the end of an episode, described by `fields`."""
+        """Write the end of an episode, with the values `fields` (such as its outcome)."""
         if episode in self._open:
             self._write(record(END, to_json(fields), self._open.pop(episode)))
 
     def close(self, fields: dict[str, Any]) -> None:
-        """Mark the file as complete, and make it durable; `release` closes it."""
+        """Write the last record, with the values `fields`, and make the file durable; `release` closes it."""
         self._write(record(CLOSE, to_json(fields)))
         os.fsync(self._fd)
 

@@ -41,7 +41,7 @@ HEAD_BYTES = _HEAD.size
 
 
 class Head(NamedTuple):
-    """Head of a record."""
+    """The first 32 bytes of a record: what the record is, and the size and checksum of the payload after them."""
 
     kind: int  # one of KINDS
     episode: int  # number of the episode, or of the array
@@ -66,10 +66,10 @@ class Field:
 
 
 def record(kind: int, payload: bytes, episode: int = 0, first: int = 0, count: int = 0) -> bytes:
-    """Return a record as bytes: its head, then its payload."""
+    """Return a record as bytes: its head, with the other arguments as fields (see `Head`), then its payload."""
     if len(payload) > LIMITS[kind]:
         size = f"takes {len(payload)} bytes, but at most {LIMITS[kind]} are allowed"
-        raise InputError(f"a scene, its facts or a block of frames {size}: record less.")
+        raise InputError(f"a scene, an array, the facts or a block of frames {size}: record smaller arrays.")
     head = _HEAD.pack(_SYNC, kind, episode, first, count, len(payload), xxhash.xxh3_64_intdigest(payload), 0)[:-4]
     return head + struct.pack("<I", xxhash.xxh3_64_intdigest(head) & 0xFFFFFFFF) + payload
 
@@ -85,7 +85,7 @@ def read_head(data: bytes) -> Head:
 
 
 def check_dtype(dtype: np.dtype[Any], what: str) -> np.dtype[Any]:
-    """Return the little-endian form of a dtype; raise InputError if a recording cannot hold it."""
+    """Return the little-endian form of a dtype; raise InputError, about `what`, if a recording cannot hold it."""
     dtype = dtype.newbyteorder("<") if dtype.byteorder not in "|<" else dtype
     if not _DTYPE.fullmatch(np.dtype(dtype).str):
         raise InputError(f"{what} has dtype {dtype}, but a recording holds numbers and booleans only: convert it.")

@@ -80,7 +80,10 @@ class Recording(Closing):
         return dict(Counter(episode.outcome or "running" for episode in self._episodes))
 
     def track(self, number: int) -> dict[str, Any]:
-        """Return a dict of the arguments of `Trajectory` for an episode; `facts` also has its return and frame numbers."""
+        """Return the arguments of `Trajectory` for an episode, as a dict.
+
+        Its `facts` also hold the episode's "return", "seconds_per_frame" and "index" (the numbers of its frames).
+        """
         episode = self[number]
         facts = {"return": episode.total_return, "seconds_per_frame": self.seconds_per_frame, "index": episode.index()}
         about = {"scene": episode.scene, "outcome": episode.outcome or "running", "facts": episode.facts | facts}
@@ -162,7 +165,7 @@ class Recording(Closing):
             raise FormatError(f"a record of kind {head.kind} for episode {number} is out of order")
 
     def _take_more(self, episode: Episode, head: Head, place: int) -> None:
-        """Add a record with frames or with the end of a running episode to this episode."""
+        """Add a record to a running episode: more frames, or the end of the episode."""
         if head.kind == FRAMES:
             most = min(layout.MAX_BLOCK_BYTES, MAX_EXPANSION * head.length)
             if head.first < episode.length or not 0 < head.frames * self._frame_bytes <= most:
@@ -222,7 +225,7 @@ class Recording(Closing):
             return {name: np.moveaxis(value, -1, 0) for name, value in unpacked.items()}  # stored with time innermost
 
     def _described(self, begin: Block, part: str) -> dict[str, Any]:
-        """Return the part "scene" or "facts" of an episode."""
+        """Return the scene (`part` "scene") or the facts ("facts") of the episode whose first record is `begin`."""
         with self._reading(f"the {part}", begin):
             return self._decode(layout.from_json(self._payload(*begin))[part])
 

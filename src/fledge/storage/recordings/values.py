@@ -26,6 +26,8 @@ _NAMED = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 def freeze(value: Any, what: str, depth: int = 0) -> Any:
     """Return a copy of a value for a recording: arrays stay arrays, everything else becomes plain JSON values.
 
+    `what` names the value in error messages; `depth` is the number of lists and dicts around it.
+
     Raises:
         InputError: The value holds something that a recording cannot store.
     """

@@ -191,7 +191,10 @@ class Pipeline:
             self._die(error)
 
     def _step(self, take: Callable[[], Job | None], work: Callable[[Job], None]) -> bool:
-        """Wait for a job and do it, or prepare a buffer; return False if the pipeline is closed and has no jobs left."""
+        """Wait until `take()` returns a job and call `work(job)`; the staging thread may prepare a buffer instead.
+
+        Return False if the pipeline is closed and has no jobs left.
+        """
         with self.changed:
             while (job := take()) is None and not (self._to_prepare and take == self._next_to_stage):
                 if self._closed and not self.jobs and not self._to_stage:

@@ -5,8 +5,8 @@
     - With an attached optimiser, its parameters and state are staged in the background, and its next `step()` waits for
       that. Everything else is copied before the call returns. Call `fence()` before changing parameters in another way.
     - Without an attached optimiser, everything is staged before the call returns.
-    - An error in the background is logged at the next call, counted, and raised by its handle; training continues, and
-      older checkpoints are untouched.
+    - An error in the background is logged at the next call, counted, and raised by the handle's `wait()`; training
+      continues, and older checkpoints are untouched.
     - `shutdown`, interpreter exit, SIGINT and SIGTERM finish all queued saves. While the interpreter exits, `save_async`
       returns when the file is durable.
 """
@@ -186,7 +186,7 @@ class AsyncCheckpointSaver:
         return self.submit(checkpoint, target, write)
 
     def submit(self, checkpoint: Any, path: str | os.PathLike[str], write: Write) -> CheckpointHandle:
-        """Copy a state as `save_async` does, then call `write(tree, leaves, plans)` in the background to write the file."""
+        """Copy the state `checkpoint` as `save_async` does; in the background, `write(tree, leaves, plans)` writes `path`."""
         start = time.perf_counter()
         if self._closed:
             raise StorageError("this AsyncCheckpointSaver was shut down: create a new one.")
@@ -233,7 +233,7 @@ class AsyncCheckpointSaver:
         """If the queue is full, apply the setting `full_queue`; return False if this save is skipped."""
         pipeline = self._pipeline
         with pipeline.changed:
-            if len(pipeline.jobs) < self.max_queue_size:
+            if self._waiting() < self.max_queue_size:
                 return True
             why = f"{self.max_queue_size} checkpoints wait to be written"
             advice = "save less often, compress less, or raise max_queue_size (async_checkpoint_queue_size)"
@@ -249,7 +249,11 @@ class AsyncCheckpointSaver:
             pipeline.counts["waits"] += 1
         self._warn_full_queue(f"{why}: waiting for the disk; {advice}")
         with pipeline.changed:
-            return pipeline.changed.wait_for(lambda: len(pipeline.jobs) < self.max_queue_size)
+            return pipeline.changed.wait_for(lambda: self._waiting() < self.max_queue_size)
+
+    def _waiting(self) -> int:
+        """Return the number of checkpoints that count against `max_queue_size`."""
+        return len(self._pipeline.jobs)
 
     def _warn_full_queue(self, text: str) -> None:
         """Log that the caller has to wait, at most every `WARN_EVERY` seconds."""
@@ -315,9 +319,7 @@ class AsyncCheckpointSaver:
         failed = self._pipeline.counts["failures"]
         if failed and not again:
             total, last = failed + self._pipeline.counts["saves"], harmless(self._pipeline.last_error or "")
-            logger.warning(
-                "shutdown: %d of %d saves failed; see `error` of each handle. The last: %s", failed, total, last
-            )
+            logger.warning("%d of %d saves failed; see `error` of each handle. The last: %s", failed, total, last)
         self._report_errors()
         return True
 

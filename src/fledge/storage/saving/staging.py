@@ -29,10 +29,10 @@ Watched = list[tuple[torch.Tensor, int]]
 
 
 def split(leaves: Sequence[Leaf], attached: Sequence[torch.optim.Optimizer]) -> tuple[list[Leaf], list[Leaf], Watched]:
-    """Return the leaves to copy now, the leaves to copy in the background, and the tensors of the background leaves.
+    """Return the leaves to copy now, the leaves to copy in the background, and the tensors of the latter.
 
-    The next step of an attached optimiser waits until the background leaves are copied. Each tensor comes with torch's
-    version count, which grows with every change in place.
+    The next step of an attached optimiser waits until the background leaves are copied. Each tensor is paired with its
+    version, a number that torch raises with every change in place.
     """
     places: dict[int, int] = {}  # size of memory that only a step changes, by its address
     for optimizer in attached:
@@ -74,7 +74,7 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def _state_tensors(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    """Yield the tensors of an optimiser's state, with the same exceptions; skip the plain values of custom optimisers."""
+    """Yield the tensors in an optimiser's state, except tensor subclasses that manage their own memory; see `_in_memory`."""
     states = (state for state in optimizer.state.values() if isinstance(state, dict))
     return _in_memory(value for state in states for value in state.values() if isinstance(value, torch.Tensor))
 
@@ -96,7 +96,7 @@ class Stager:
         self._stream = functools.cache(torch.cuda.Stream)  # one per device
 
     def prepare(self, leaves: Sequence[Leaf]) -> dict[torch.device, torch.cuda.Event]:
-        """Record and return an event on the caller's stream of each CUDA device; `copy` waits for these events."""
+        """Record and return an event on the current stream of each CUDA device of `leaves`; `copy` waits for these events."""
         if not torch.cuda.is_initialized():
             return {}
         devices = {leaf.source.device for leaf in leaves if leaf.kind == "tensor" and leaf.source.is_cuda}

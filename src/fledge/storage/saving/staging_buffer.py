@@ -44,7 +44,10 @@ class StagingBuffer:
         return self._buffer.nbytes
 
     def reserve(self, nbytes: int, pinned: bool = False) -> None:
-        """Discard the content and make room for `nbytes`; shrink only a buffer that `prepare` made too large."""
+        """Discard the content and make room for `nbytes`; shrink only a buffer that `prepare` made too large.
+
+        With `pinned`, use page-locked memory, to which a GPU can copy directly.
+        """
         estimated, self._prepared, self._used = bool(self._prepared), 0, 0
         if pinned and (self._pinned is None or self._pinned.nbytes < nbytes):
             self._map, self._pinned = None, torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
