@@ -72,7 +72,7 @@ def make_single(task: str, **settings: Any) -> GymnasiumEnv:
 
 @dataclass(frozen=True)
 class EnvMaker:
-    """A callable that makes the env of a task, with the seed that it is called with, or else with its own `seed`."""
+    """A callable that makes the env of a task. Call it with a seed, or without one to use the field `seed`."""
 
     task: Task
     cfg: Any
@@ -86,7 +86,7 @@ class EnvMaker:
 
 
 def env_maker(task: Task, given: Mapping[str, Any]) -> EnvMaker:
-    """Return a callable that makes a task's env with the settings in `given`, the keywords of the user.
+    """Return a callable that makes a task's env; `given` holds the keywords that the user passed.
 
     Raises:
         ConfigError: A setting is unknown, or a value does not fit.

@@ -104,14 +104,17 @@ def test_a_missing_package_is_told_with_the_command_that_brings_it(
     monkeypatch.delitem(sys.modules, module, raising=False)
     with pytest.raises(MissingExtraError) as caught:
         importlib.import_module(module)
-    assert str(caught.value) == f"{package} is not installed: {install_command(extra)}"
+    assert str(caught.value) == f"{package} is not installed. Install it: {install_command(extra)}"
     assert isinstance(caught.value, ImportError)
 
 
 def test_export_without_onnx_names_the_extra_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
     done = CliRunner().invoke(main, ["export", "fledge-nav", str(tmp_path / "policy.onnx")])
-    assert (done.exit_code, done.stderr) == (2, f"fledge: onnx is not installed: {install_command('export')}\n")
+    assert (done.exit_code, done.stderr) == (
+        2,
+        f"fledge: onnx is not installed. Install it: {install_command('export')}\n",
+    )
 
 
 def test_training_without_wandb_names_the_extra_whole_and_prints_no_empty_line(

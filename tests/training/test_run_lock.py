@@ -138,7 +138,7 @@ def test_on_a_file_system_without_locks_the_file_decides(tmp_path: Path, monkeyp
     with pytest.raises(StorageError, match=r"This process stops, because .* by process 5 on node7"):
         first.check()
     first.release()
-    with pytest.raises(StorageError, match=r"if it has ended, --force \(in Python, force=True\) takes over"):
+    with pytest.raises(StorageError, match=r"if it has ended, add --force \(in Python, force=True\)"):
         RunLock(tmp_path)
     RunLock(tmp_path, force=True).release()
     (tmp_path / LOCK_NAME).write_text(json.dumps({**owner, "start": "1"}))  # its pid belongs to another process now

@@ -8,6 +8,6 @@
     exporters/   recordings as files: ACMI, MCAP, HTML, JSON, pictures
     static/      JavaScript and CSS; a task's own page lies in that task's folder (`TaskView.page`)
 
-Pages have routes, and data has routes of its own (`server.api`), as JSON or bytes. Text from files reaches a page as JSON
-and is inserted with textContent, never as markup.
+Each page has a route; the data that it shows has separate routes (`server.api`), which return JSON or bytes. Text from files
+reaches a page as JSON and is inserted with textContent, never as markup.
 """

@@ -15,13 +15,13 @@ from fledge.cli.group import OVERRIDES, PATH, as_json, help_config, main, show_t
 @click.option("--preset", help="Training preset to advise on; it must use PPO. [default: the task's]")
 @click.option("--budget", default=0.02, show_default=True, help="Share of training time that saving may cost.")
 @click.option("--seconds", default=60.0, show_default=True, help="Time to spend on comparing the ways to collect.")
-@click.option("--picture", type=PATH, help="Write a picture of the measured figures (PNG).")
+@click.option("--picture", type=PATH, help="Write a picture of the measured values (PNG).")
 @help_config
 @as_json
 def advise(arguments: tuple[str, ...], preset: str | None, help_config: bool, as_json: bool, **options: Any) -> None:
-    """Recommend whether to compress, archive or pipeline, and how often to save, from measurements with this config.
+    """Measure this config, and recommend whether to compress, archive or pipeline rollouts, and how often to save.
 
-    Prints the decision tree with the measured figures, and the settings to use. Takes a few minutes.
+    Prints the decision tree with the measured values, and the settings to use. Takes a few minutes.
     """
     tasks, overrides = split_overrides(arguments)
     if help_config:

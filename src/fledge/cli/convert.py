@@ -27,7 +27,7 @@ def convert(source: Path, target: Path, episode: int | None, task: str | None, a
 
     A checkpoint: .fledge, .pt, .pt.lz4 or .safetensors. All episodes of a recording: .html (a page to send to someone),
     .png, .svg, .pdf or .jpg (a picture), .webp or .gif (a moving picture of the episodes on one map). One episode: .acmi
-    (Tacview), .mcap (Foxglove) or .json (all figures).
+    (Tacview), .mcap (Foxglove) or .json (all values).
     """
     from fledge.evaluation.recordings import means_recording
     from fledge.storage import convert_checkpoint

@@ -24,12 +24,13 @@ from fledge.cli.group import PATH, as_json, as_settings, main, task_option
 def export(
     policy: str, file: Path, overrides: tuple[str, ...], task: str | None, golden: Path | None, as_json: bool
 ) -> None:
-    """Write POLICY to FILE (.onnx or .ts for other programs, .fledge for the weights alone), and compare their actions.
+    """Write POLICY to FILE: .onnx or .ts for other programs, .fledge for the weights alone.
 
-    Inputs are the observations that the policy reads; the output is its deterministic action (for DQN, the value of every
-    action). The file carries a contract: meaning, units and frames of inputs and outputs, and the decision rate; --json
-    prints it. If an input is computed from other observations, such as a plan, the command says so. KEY=VALUE changes a
-    setting of the env config in the file; for a .fledge file, policy.KEY=true also turns on an option of the policy.
+    Prints how far the actions of FILE differ from those of POLICY. Inputs are the observations that the policy reads; the
+    output is its deterministic action (for DQN, the value of every action). The file carries a contract: meaning, units
+    and frames of inputs and outputs, and the decision rate; --json prints it. If an input is computed from other
+    observations, such as a plan, the command says so. KEY=VALUE changes a setting of the env config in the file; for a
+    .fledge file, policy.KEY=true also turns on an option of the policy.
     """
     from fledge.evaluation.api import export as export_policy
 

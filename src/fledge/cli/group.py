@@ -98,7 +98,7 @@ help_config = click.option(
     is_flag=True,
     help="List every setting with its value in this command, meaning and limits, and exit.",
 )
-as_json = click.option("--json", "as_json", is_flag=True, help="Print figures as one JSON object.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 task_option = click.option(
     "--task",
     help="Task of the policy, if it is your own code: a Python file or module:object. [default: the file's own]",

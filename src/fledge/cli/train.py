@@ -72,7 +72,10 @@ def train(
     if help_config:
         return show_training(tasks, preset, overrides, resume)
     if resume is not None and folder is not None and not auto:
-        raise ConfigError("Pass --folder for a new run, --resume RUN for an old one, or --folder RUN --resume auto.")
+        raise ConfigError(
+            "--folder and --resume RUN cannot be used together: pass --folder for a new run, --resume RUN to continue a run, "
+            "or --folder RUN --resume auto for either."
+        )
     try:
         with stopping_at_once():
             from fledge.training.api import train as train_policy

@@ -24,7 +24,7 @@ from fledge.tasks.policy_loader import load_policy
 
 
 class BaseAgent(base.BaseAgent):
-    """Base class of agents that control one side of `num_envs` duels: implement `act`, and `reset` if there is a memory.
+    """Base class of agents that control one side of `num_envs` duels: implement `act`, and `reset` if the agent has a memory.
 
     Args:
         device: Device of the agent; if a CUDA device does not exist, the CPU is used and a warning printed.
@@ -34,7 +34,7 @@ class BaseAgent(base.BaseAgent):
         super().__init__(num_envs, usable_device(device))
 
     def act(self, observation: Obs, deterministic: bool = True) -> dict[str, Tensor]:
-        """Return rudder [-1, 1], throttle [0, 1] and fire (bool), each [num_envs]."""
+        """Return rudder (-1 to 1), throttle (0 to 1) and fire (bool), each a tensor of shape [num_envs]."""
         raise NotImplementedError
 
 
@@ -98,7 +98,7 @@ def create_agent(
 
     Args:
         agent_type: placeholder, random, pursuit, crank (also rule_based), drag, notch, envelope, ppo, or NAME.fledge.
-        args: Ignored; train with `fledge train aircombat`.
+        args: Ignored; in midrangeRL, the arguments of training. Train with `fledge train aircombat` instead.
         config: Config of the env that the network of `ppo` must fit, in the form that TensorEnv takes.
 
     Raises:

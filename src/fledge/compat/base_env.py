@@ -32,7 +32,12 @@ class BaseEnv(ABC):
 
     @abstractmethod
     def compute_rewards(self, done_mask: Tensor, winner_mask: Tensor | None = None) -> dict[str, Tensor]:
-        """Return the rewards of "p1" and "p2", [num_envs] each."""
+        """Return the rewards of "p1" and "p2", each a tensor of shape [num_envs].
+
+        Args:
+            done_mask: True for each fight that ended, [num_envs].
+            winner_mask: 0 for a draw, 1 or 2 for the winner, [num_envs]; None: the winners that the env determined.
+        """
 
     def close(self) -> None:
         """Stop the env's threads."""

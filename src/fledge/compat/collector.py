@@ -1,7 +1,8 @@
 """The collector of NavRL and OmniDrones: `from fledge.compat.collector import SyncDataCollector`.
 
-Rollouts are [N, T] with an axis named "time". Their entries have NavRL's names (see `fledge.collect.key_names`), and
-observations also the names data["observation"]["lidar"] and so on. All are views of fledge's rollout; nothing is copied.
+Rollouts have shape [N, T] (envs, steps); the second axis is named "time". Their entries have NavRL's names (see
+`fledge.collect.key_names`). Observations can also be read as data["observation"]["lidar"] and so on. All entries are views of
+fledge's rollout; nothing is copied.
 """
 
 from __future__ import annotations

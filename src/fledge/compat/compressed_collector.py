@@ -79,7 +79,7 @@ class CompressedDataCollector(compressed.CompressedDataCollector):
         return self._compress_observations(data, copies)
 
     def _compress_observations(self, data: TensorDictBase, copies: bool = True) -> CompressedRollout:
-        """Return the batch with its large entries compressed; `copies` copies the other entries instead of sharing them."""
+        """Return the batch with its large entries compressed; the others are copied if `copies` is True, else shared."""
         if not data._has_names() or TIME not in data.names:
             inner = getattr(self.base_collector, "base_collector", self.base_collector)
             data = env_major(data) if isinstance(inner, SyncDataCollector) else data.copy().refine_names(..., TIME)
@@ -88,13 +88,17 @@ class CompressedDataCollector(compressed.CompressedDataCollector):
         return batch
 
     def _decompress_observations(self, data: CompressedRollout, minibatch_indices: Sequence[int] | Tensor) -> Tensor:
-        """Return the LiDAR scans of some transitions, [len(minibatch_indices), ...]; each env is decoded once per batch."""
+        """Return the LiDAR scans of some transitions, shape [len(minibatch_indices), ...].
+
+        The decoded scans of an env are kept until another batch is passed, so each env is decoded only once per batch.
+        """
         if data is not self._cached:
             self._cache, self._cached = {}, data
         index = torch.as_tensor(minibatch_indices).long().cpu().flatten()
         if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < data.batch_size.numel():
             given = f"{int(index.min())} to {int(index.max())}"
-            raise InputError(f"minibatch_indices is {given}, but must lie between 0 and {data.batch_size.numel() - 1}.")
+            most = data.batch_size.numel() - 1
+            raise InputError(f"minibatch_indices has values from {given}, but they must lie between 0 and {most}.")
         steps = data.batch_size[1]
         envs, key = index // steps, data.lidar_key()
         if new := [env for env in envs.unique().tolist() if env not in self._cache]:

@@ -56,7 +56,7 @@ class NavigationEnv(navigation.NavigationEnv):
         self.reset(mask if self._has_reset else None)
 
     def _compute_state_and_obs(self) -> TensorDict:
-        """Return the observations of all drones, [N]."""
+        """Return the present observations of all drones as a TensorDict with batch size [N]."""
         nothing = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
         observations = self.reset(nothing if self._has_reset else None)["obs"]
         self._lidar_scan = observations["lidar"]

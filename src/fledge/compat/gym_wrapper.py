@@ -29,7 +29,7 @@ class GymWrapper(gymnasium.Env):
     Args:
         env: A TensorEnv, which `close()` closes too; or a config, from which the wrapper makes a TensorEnv.
         num_envs, device, options: Further arguments of a TensorEnv that the wrapper makes.
-        config: Another name of `env` for a config.
+        config: The same as a config passed as `env`; ignored if `env` is given.
         time_scale: A step lasts time_scale / 60 s.
     """
 

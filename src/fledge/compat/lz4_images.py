@@ -25,7 +25,9 @@ from fledge.storage.format.interop import MAX_LZ4_LEVEL
 SKIPPABLE = 0x184D2A5F
 _HEAD = struct.Struct("<II")
 MAX_NOTE = 1024
-DAMAGED = "The shape and dtype stored after the LZ4 frame cannot be read: the bytes are damaged."
+DAMAGED = (
+    "The shape and dtype stored after the LZ4 frame cannot be read: the bytes are damaged. Compress the image again."
+)
 
 
 def compress_image(img: np.ndarray | torch.Tensor, level: int = 9) -> bytes:
@@ -101,7 +103,7 @@ def describe(
 
 
 def native_level(level: int, name: str = "compression_level") -> int:
-    """Return Fledge's compression level (0 to 9) that corresponds to an LZ4 level (0 to 16); errors call it `name`."""
+    """Return Fledge's compression level (0 to 9) that corresponds to an LZ4 level (0 to 16), called `name` in errors."""
     if not isinstance(level, int | np.integer) or isinstance(level, bool) or not 0 <= level <= MAX_LZ4_LEVEL:
         raise ConfigError(f"{name} is {level!r}, but must be a whole number from 0 to {MAX_LZ4_LEVEL}.")
     return min(int(level), 9)
@@ -135,7 +137,7 @@ def _note(data: bytes) -> dict[str, Any] | None:
 
 
 def _content_size(data: bytes) -> int:
-    """Return the uncompressed size that an LZ4 frame's header states, bytes; decompressing checks it."""
+    """Return the uncompressed size that the header of an LZ4 frame states, in bytes."""
     try:
         size = int(lz4.frame.get_frame_info(bytes(data))["content_size"])
     except RuntimeError as error:

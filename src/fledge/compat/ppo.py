@@ -41,7 +41,7 @@ NAVRL_SETTINGS = {
 
 
 def of_network(name: str) -> Any:
-    """Return a property that reads this attribute of `self.network`."""
+    """Return a property that reads the attribute `name` of `self.network`."""
     return property(lambda self: getattr(self.network, name))
 
 

@@ -21,7 +21,7 @@ decompress_single_gridmap = decompress_image
 
 
 def compress_rollout(data: TensorDictBase, compression_level: int = 9) -> CompressedBatch:
-    """Compress every tensor of a rollout [T, N] in memory, losslessly; the result owns its data.
+    """Compress every tensor of a rollout [T, N] in memory, losslessly; the result shares no memory with `data`.
 
     Args:
         compression_level: 0 (store) to 9 (smallest).

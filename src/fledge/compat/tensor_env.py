@@ -70,7 +70,7 @@ class TensorEnv(BaseEnv, base.TensorEnv):
         cfg = self._given.cfg
         if cfg.action_form is ActionForm.discrete:
             raise ConfigError(
-                "action_form must be continuous, because TensorEnv's actions are rudder, throttle and fire."
+                "action_form is discrete, but TensorEnv's actions are rudder, throttle and fire: set action_form=continuous."
             )
         needed = FIRST_MISSILE + 2 * cfg.missile.carried
         if max_entities_per_env < needed:
@@ -90,7 +90,10 @@ class TensorEnv(BaseEnv, base.TensorEnv):
 
     @property
     def states(self) -> dict[str, Tensor]:
-        """State of all entities by quantity, copied, [num_envs, slots] each (`midrange/states.py` lists slots and units)."""
+        """Copy of the state of all entities: a tensor [num_envs, slots] for each quantity.
+
+        `midrange/states.py` lists the slots and units.
+        """
         return slots_of(self.duel, self._given.origin_m, self.max_entities)
 
     def reset(self, env_mask: Tensor | None = None, out: TensorDict | None = None) -> Any:
@@ -115,13 +118,13 @@ class TensorEnv(BaseEnv, base.TensorEnv):
     def step(  # type: ignore[override]
         self, actions: Mapping[str, Any], dt: float | None = None, out: TensorDict | None = None
     ) -> Any:
-        """Advance all fights that are not done by `dt` seconds; return observations, rewards, dones, infos.
+        """Advance every fight that has not ended by `dt` seconds; return observations, rewards, dones, infos.
 
         Args:
             actions: p1_rudder, p1_throttle, p1_fire, and the same for p2: tensors [num_envs], or one number for all
                 envs. Defaults: rudder 0, full throttle, no shot.
             dt: Duration of the step, s; 1/60 by default.
-            out: Buffers of a collector; then step the fights of `one_sided` instead.
+            out: Buffers that only collectors pass; with them, the fights of `one_sided` are stepped instead.
 
         Returns:
             Rewards of "p1" and "p2"; dones [num_envs], which stay true until a reset; infos with winner (0: draw or not
@@ -153,10 +156,12 @@ class TensorEnv(BaseEnv, base.TensorEnv):
         return self.get_observations(), rewards, self.done.clone(), infos | infos["p1"]
 
     def compute_rewards(self, done_mask: Tensor, winner_mask: Tensor | None = None) -> dict[str, Tensor]:
-        """Return the rewards of "p1" and "p2": for the result of fights in `done_mask`, and for being alive in the others.
+        """Return the rewards of "p1" and "p2", each of shape [num_envs].
+
+        Where `done_mask` is true, they are for the result; in fights that the env still runs, for being alive.
 
         Args:
-            winner_mask: 0 for a draw, 1 or 2 for the winner; by default the winners that the env determined.
+            winner_mask: 0 for a draw, 1 or 2 for the winner, [num_envs]; by default the winners that the env determined.
         """
         winner = self.winner if winner_mask is None else winner_mask
         values, alive = self.reward_config, (self.duel.state["alive"] > 0).view(-1, 2)
@@ -213,7 +218,7 @@ class TensorEnv(BaseEnv, base.TensorEnv):
     # ---- actions ---------------------------------------------------------------------------------------------------
 
     def _read(self, actions: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Return rudder, throttle and fire of both sides, [2 num_envs] each; rows alternate between P1 and P2."""
+        """Return rudder, throttle and fire, each of shape [2 * num_envs]; values alternate between P1 and P2."""
         if not isinstance(actions, Mapping):
             raise InputError(
                 f"actions is a {type(actions).__name__}, but must be a dict: p1_rudder, p1_throttle and so on."

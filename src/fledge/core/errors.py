@@ -63,7 +63,7 @@ class MemoryBudgetError(FledgeError, MemoryError, exit_code=2):
 class NumericsError(FledgeError, ArithmeticError):
     """NaN or infinity where only finite numbers are allowed.
 
-    `dump` is the file from which the error can be reproduced, if one was written; `cause` holds the data for such a file.
+    `dump` is the path of a file from which the error can be reproduced, or None; `cause` is the content for such a file.
     """
 
     def __init__(self, message: str, dump: str | None = None, cause: dict[str, Any] | None = None) -> None:

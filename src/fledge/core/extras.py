@@ -21,12 +21,12 @@ PACKAGE = Path(__file__).parents[1]
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
-    """Import packages of the extra `name` of Fledge inside the block; raise MissingExtraError if one is not installed."""
+    """Turn a failed import in the `with` block into a MissingExtraError that says how to install Fledge's extra `name`."""
     try:
         yield
     except ModuleNotFoundError as error:
         package = (error.name or name).partition(".")[0]
-        raise MissingExtraError(f"{package} is not installed: {install_command(name)}") from error
+        raise MissingExtraError(f"{package} is not installed. Install it: {install_command(name)}") from error
 
 
 def install_command(name: str) -> str:

@@ -25,7 +25,7 @@ def default_threads() -> int:
 
 
 def pick_device(wanted: str, gpus: int, local_rank: int = 0) -> str:
-    """Return the device of one rank: "cpu", or "cuda:N", with another GPU for each rank.
+    """Return the device of one rank: "cpu", or "cuda:N" with a different GPU for each rank.
 
     Args:
         wanted: "auto" (a GPU if there is one), "cpu", "cuda", or "cuda:N" (this GPU, which allows only one rank).
@@ -33,7 +33,7 @@ def pick_device(wanted: str, gpus: int, local_rank: int = 0) -> str:
         local_rank: Number of this rank among the ranks on this machine.
 
     Raises:
-        ConfigError: That GPU does not exist.
+        ConfigError: The GPU does not exist, or several ranks would use the same one.
     """
     if wanted == "cpu" or (wanted == "auto" and not gpus):
         return "cpu"
@@ -112,7 +112,7 @@ def total_bytes(device: torch.device) -> int:
 
 
 def keep_freed_memory() -> bool:
-    """Make glibc keep freed memory for reuse, which saves page faults (15 % of a CPU update); return whether it could."""
+    """Make glibc keep freed memory for reuse, which saves page faults (15 % of a CPU update); return whether it succeeded."""
     return _mallopt(M_MMAP_THRESHOLD, 1 << 30) and _mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
 
 

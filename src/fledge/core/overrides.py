@@ -144,7 +144,7 @@ class _Config:
                 self._set(key, value)
             except (OmegaConfBaseException, ValueError) as error:
                 takes = self.known[key].type_name
-                raise ConfigError(f"{written_as} makes {key} {value:g}, but {key} takes {takes}.") from error
+                raise ConfigError(f"{written_as} sets {key} to {value:g}, but {key} takes {takes}.") from error
 
     def _our_name(self, key: str, value: Any, source: str) -> str:
         """Return the setting that a key or alias stands for, with its factors if any; "" if the key is to be ignored."""

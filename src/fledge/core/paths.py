@@ -42,7 +42,7 @@ def shorten(value: object) -> str:
 
 
 def check_readable(path: Path) -> Path:
-    """Return the path of a regular file or a folder; raise ConfigError, with a hint, if there is neither."""
+    """Return `path` if it is a regular file or a folder; otherwise raise ConfigError with a hint from `path_hint`."""
     try:
         mode = os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -114,7 +114,10 @@ def _is_run(folder: Path) -> bool:
 
 
 def path_hint(path: Path) -> str:
-    """Return a sentence about a path where no file or folder is: what is there instead, a similar name, or other names."""
+    """Return a hint for a path that is not a file or folder: what it is instead, a similar name, or the names in its folder.
+
+    Return "" if there is nothing to say.
+    """
     if os.path.exists(path):  # False for a name that is too long, where Path.exists raises
         if path.is_file() or path.is_dir():
             return ""

@@ -62,7 +62,7 @@ def philox(counter: npt.ArrayLike, seed: int) -> npt.NDArray[np.uint32]:
 
 
 def uniform(counter: npt.ArrayLike, seed: int) -> npt.NDArray[np.float32]:
-    """Return four floats in [0, 1) for each counter, as `fledge.envs.kernel_random.uniform4` does."""
+    """Return four floats in [0, 1), [..., 4], for each counter [..., 4], as `fledge.envs.kernel_random.uniform4` does."""
     return ((philox(counter, seed) >> np.uint32(8)).astype(np.float32)) * np.float32(2.0**-24)
 
 

@@ -1,6 +1,6 @@
 """Tables as data, shown in full at any terminal width: no cell and no heading is ever cut.
 
-A table that is too wide for the terminal first breaks its headings at spaces, then narrows the gaps, then splits its figures
+A table that is too wide for the terminal first breaks its headings at spaces, then narrows the gaps, then splits its columns
 into up to three tables below each other. Where that is not enough, every row becomes a list of `heading: value` lines.
 """
 
@@ -32,7 +32,7 @@ class TextTable:
         rows: Cells of each row, as many as there are columns. A cell may have several lines.
         title: Sentence above the table.
         note: Explanation below the table.
-        keys: Number of leading columns that name a row, and are repeated when the table is split. The others hold figures.
+        keys: Number of leading columns that name a row; they are repeated in each part if the table is split.
         dim: Indices of rows to print in a dimmed style.
     """
 
@@ -97,8 +97,10 @@ class TextTable:
         return max((cell_len(text) for text in (*heads, *lines)), default=0)
 
     def _merge_keys(self, most: int) -> TextTable:
-        """Return the table with its key columns joined into one: with commas, or with line breaks if they are wider than
-        `most` characters."""
+        """Return the table with its key columns joined into one.
+
+        Cells are joined with commas, or with line breaks if the columns are together wider than `most` characters.
+        """
         if self.keys == 1:
             return self
         beside = sum(self._width(k, True) for k in range(self.keys)) + 2 * (self.keys - 1) <= most
@@ -127,7 +129,7 @@ class TextTable:
 
 
 def _pack(widths: Sequence[int], room: int, gap: int) -> list[list[int]]:
-    """Split columns of these widths, in order, into groups of at most `room` characters, with a gap before each column."""
+    """Split columns of these widths, in order, into groups at most `room` characters wide; each column takes `gap` more."""
     groups: list[list[int]] = []
     left = 0
     for column, width in enumerate(widths):

@@ -57,7 +57,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
             text = file.read(MAX_FILE + 1)
         if len(text) > MAX_FILE:
             raise ConfigError(
-                f"{path} is too large for a file of settings, which may have at most {MAX_FILE:,} characters."
+                f"{path} is too large: a file of settings may have at most {MAX_FILE:,} characters. Use another file."
             )
         check_yaml(text)
         content: Any = OmegaConf.to_container(OmegaConf.create(text))

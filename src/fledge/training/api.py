@@ -32,8 +32,8 @@ def train(
     """Train a policy and return its run; the same as the command `fledge train`.
 
     The first Ctrl-C (in a notebook: "interrupt") saves and returns the run, with `run.interrupted` set; a second one
-    raises KeyboardInterrupt. A run of several processes (`ranks`) starts the others itself: scripts need no
-    `if __name__ == "__main__"`.
+    raises KeyboardInterrupt. If the setting `ranks` asks for several processes, the calling process starts the others:
+    scripts need no `if __name__ == "__main__"`.
 
     Example:
         >>> run = fledge.train("navigation", total_frames=1_000_000, env={"num_envs": 256}, ppo={"lr": 3e-4})
@@ -42,7 +42,7 @@ def train(
 
     Args:
         task: A name (navigation, aircombat), `gym:ID`, a Python file (`hover.py` or `hover.py:Hover`), `module:object`, or
-            a Task class or object. A resumed run knows its task; pass it again only if it is your own code.
+            a Task class or object. To resume a run, pass its task only if the task is your own code.
         preset: Training preset of the task, or a YAML file. By default the algorithm's preset.
         folder: Folder of the run. By default runs/<time>.
         resume: Continue the run in `folder` exactly where it stopped; `settings` apply from there on. "auto" continues the
@@ -54,7 +54,7 @@ def train(
             dotted (**{"env.num_envs": 64}). Other projects' names for settings work as well.
 
     Returns:
-        The run: its folder, settings, metrics, policy and figures.
+        The run: its folder, settings, metrics, policy and plots.
 
     Raises:
         ConfigError: The task, the preset or a setting does not exist, or a value does not fit.

@@ -118,7 +118,7 @@ def run_training(
 def announce(
     task: Task, cfg: TrainConfig, folder: Path, ranks: Ranks, taken: list[str], resume: bool, quiet: bool
 ) -> None:
-    """Print the folder, the number of ranks and envs, and what a new run takes from `init_from`."""
+    """Print the folder, the number of ranks and envs, and the settings `taken` from the policy of `init_from`."""
     if quiet:
         return
     many = f"{ranks.size} rank{'s' if ranks.size > 1 else ''} on {cfg.device}"
@@ -134,7 +134,7 @@ def check_same_start(resume: bool, rank0_resumes: bool, folder: Path) -> None:
     if resume != rank0_resumes:
         found, other = ("a", "none") if rank0_resumes else ("no", "one")
         raise ConfigError(
-            f"Rank 0 found {found} run in {folder}, but another rank found {other}: choose a folder that all hosts share."
+            f"Rank 0 found {found} run in {folder}, but another rank found {other}: use a folder that all hosts share."
         )
 
 
@@ -182,7 +182,13 @@ def refuse_old_run(folder: Path) -> None:
 
 
 def choose_ranks(task: Task, cfg: TrainConfig, overrides: Sequence[str], quiet: bool, given: Ranks | None) -> int:
-    """Return the number of ranks: torchrun's, the config's or the default; 1 if other ranks could not import the code."""
+    """Return the number of ranks: that of `given` (from torchrun), else of the config, else the default.
+
+    The default is 1 if the task or a class is defined in the calling program, where other ranks cannot import it.
+
+    Raises:
+        ConfigError: More than one rank was requested for such a task or class.
+    """
     size = given.size if given else cfg.ranks or default_ranks(cfg.device, cfg.env.num_envs)
     local = local_code(task, overrides)
     if size == 1 or not local:
@@ -207,7 +213,7 @@ def read_task(tasks: Sequence[str], overrides: Sequence[str]) -> tuple[Task | No
         raise ConfigError(f"{bare[0]!r} is not a task; a setting needs a value: {bare[0]}=VALUE.")
     names = list(dict.fromkeys([*tasks, *named]))
     if len(names) > 1:
-        raise ConfigError(f"{' and '.join(map(repr, names))} were given, but a run has one task: name it once.")
+        raise ConfigError(f"{' and '.join(map(repr, names))} were given, but a run has only one task: name one.")
     return (find_task(names[0]) if names else None), [word for word in overrides if not word.startswith("task=")]
 
 
@@ -240,12 +246,12 @@ def resume_call(folder: Path) -> str:
 
 
 def moved_algorithm(run: Path, overrides: Sequence[str]) -> list[str]:
-    """Return the override `algo=...` as a list if the run was trained with a user's class, whose file may have moved.
+    """Return a list with the user's override `algo=...`, which says where the class of the run's algorithm is now.
 
-    Return [] if the run's algorithm is one of Fledge's, or no override names it.
+    Return [] if the run was trained with one of Fledge's algorithms, or if there is no such override.
 
     Raises:
-        ConfigError: The override names another class than the run was trained with.
+        ConfigError: The override names a class with which the run was not trained.
     """
     path = run / "config.yaml"
     saved = str(read_yaml(path).get("algo", "ppo")) if path.is_file() else "ppo"
@@ -255,7 +261,7 @@ def moved_algorithm(run: Path, overrides: Sequence[str]) -> list[str]:
     if named.rpartition(":")[2] != saved.rpartition(":")[2]:
         raise ConfigError(
             f"algo={named} is not the algorithm that {run} was trained with, algo={saved}: a resumed run keeps its "
-            "algorithm, so name that class."
+            "algorithm, so pass the class of that name."
         )
     return [f"algo={named}"]
 

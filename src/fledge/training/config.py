@@ -262,11 +262,11 @@ def groups_of(task: Task) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def preset_layers(task: Task, name: str | None, algo: str | None, above: Sequence[str] = ()) -> list[Preset]:
-    """Return a training preset and the presets that it is based on; a preset comes after the one that it is based on.
+    """Return a training preset and the presets that it is based on, the most basic one first.
 
     Args:
         name: Name of a preset, or a YAML file; None: the algorithm's default preset; "": no preset.
-        algo: `Learner.policy_form` of the algorithm that the user chose; None to use the algorithm that the preset sets.
+        algo: `Learner.policy_form` of the algorithm that the user chose; None if the preset chooses the algorithm.
         above: Names of the presets that are based on this one, to detect a cycle.
     """
     name = task.presets.default(algo or "ppo") if name is None else name
@@ -288,7 +288,7 @@ def preset_layers(task: Task, name: str | None, algo: str | None, above: Sequenc
 
 
 def settled(cfg: TrainConfig, task: Task, overrides: Sequence[str], saved_opponent: str = "") -> TrainConfig:
-    """Resolve device=auto; empty league.ladder if overrides change env.opponent from `saved_opponent` but set no ladder."""
+    """Resolve device=auto; clear league.ladder if overrides set no ladder, but another env.opponent than the saved one."""
     if cfg.device == "auto":
         cfg.device = "cuda" if torch.cuda.is_available() else "cpu"
     opponent, ladder = (value_given(overrides, key, task.presets.aliases) for key in ("env.opponent", "league.ladder"))
@@ -310,7 +310,7 @@ def read_run_config(
     """Return the task of a run, and its saved config changed by overrides.
 
     Args:
-        task: The run's task. Required if it is the user's own code, which is never run because a file names it.
+        task: The run's task. Required if the task is the user's own code: code that only a file names is not run.
         named: Further overrides of the user. They do not change the config, but code that they name may run.
     """
     path = config_file(folder)

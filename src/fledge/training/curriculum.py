@@ -1,7 +1,7 @@
 """Curriculum of a run: the task's own, which gets harder with progress, or a league, which adds opponents to beat.
 
 prepare(progress)    is called before each rollout, while no env is stepping
-learn(policy)        is called after it on every rank; adds up the results of all ranks and returns metrics
+learn(policy)        is called after each rollout on every rank; adds up the results of all ranks and returns metrics
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ class Curriculum:
         return {}
 
     def take_new_selves(self) -> dict[int, Mapping[str, Tensor]]:
-        """Return the weights of the copies of the learner that became opponents since the last call, by number from 1."""
+        """Return the weights of the copies of the policy that a league made opponents since the last call.
+
+        Keys are the numbers of the copies, counted from 1.
+        """
         return {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -64,7 +67,8 @@ class LeagueCurriculum(Curriculum):
     """Sets a league's opponents in every env.
 
     Args:
-        self_play: Opponent in a fraction `league.self_play` of the episodes; the league does not count their results.
+        self_play: Opponent in addition to the league's, in a fraction `league.self_play` of the episodes; the results of
+            these episodes do not count in the league.
     """
 
     def __init__(
@@ -82,8 +86,8 @@ class LeagueCurriculum(Curriculum):
         self.worlds = [world for world in worlds if isinstance(world, OpponentWrapper)]
         if len(self.worlds) != len(worlds):
             raise ConfigError(
-                "league.ladder needs an env with an opponent, but env.opponent is empty, which means self-play: set "
-                "env.opponent, or empty league.ladder."
+                "league.ladder needs an env with an opponent, but env.opponent is empty, so the policy flies both sides: "
+                "set env.opponent, or leave league.ladder empty."
             )
         self.league, self.ranks = league, ranks
         names = self.worlds[0].outcomes

@@ -67,9 +67,10 @@ def take_network(task: Task, cfg: TrainConfig, overrides: Sequence[str] = ()) ->
 
 
 def other_env(task: Task, cfg: TrainConfig) -> str:
-    """Return a sentence on how the run's env differs from the one that `init_from` was trained in; "" if it does not.
+    """Return a sentence on how the run's env differs from the env in which the policy of `init_from` was trained.
 
-    It compares only the settings that a policy adapts to: sensors, decision rate, start positions and kind of reward.
+    Return "" if there is no difference. Only settings that a policy adapts to are compared: sensors, decision rate,
+    start positions and kind of reward.
     """
     entries = read_initial_policy(cfg.init_from, task)
     if not isinstance(saved := (entries.get("world") or {}).get("env"), Mapping):
@@ -97,7 +98,7 @@ def how_to_fit(task: Task, description: Mapping[str, Any]) -> str:
 
 
 def network_settings(policy: Any, description: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `policy.*` settings that are in the description of a policy."""
+    """Return those fields of `policy`, the config section, that a policy's description contains, with its values."""
     told = {field.name: description[field.name] for field in dataclasses.fields(policy) if field.name in description}
     for name, value in list(told.items()):
         kind = type(getattr(policy, name))

@@ -33,7 +33,7 @@ def inspect_target(name: str, task: Task | None = None, verify: bool = False) ->
 
     Args:
         name: Path of a file or folder, or name of a shipped policy.
-        task: The task. Pass it if it is your own code, so that settings can be compared with its defaults.
+        task: The task. Pass it if the task is your own code, so that settings can be compared with its defaults.
         verify: Read every tensor of the file, or of a folder's newest checkpoint, and list the damaged ones.
 
     Raises:
@@ -223,7 +223,10 @@ def contents(found: Mapping[str, Any], everything: bool) -> Iterator[str]:
 
 
 def groups(tensors: Sequence[Mapping[str, Any]], plain: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each group of entries whose names begin alike: name, tensors, plain values, bytes, stored bytes."""
+    """Yield a row for each group of entries with the same first part of the name (before "/").
+
+    A row has the group's name, its numbers of tensors and plain values, and its bytes in memory and in the file.
+    """
     first = [row["name"].split("/")[0] for row in tensors]
     for name in dict.fromkeys([*first, *(key.split("/")[0] for key in plain)]):
         mine = [row for row, group in zip(tensors, first, strict=True) if group == name]

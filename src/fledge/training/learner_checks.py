@@ -46,7 +46,7 @@ def check_weights(policy: nn.Module, algo: str, iteration: int) -> None:
 
 
 def learner_error(algo: str, error: Exception) -> Exception:
-    """Return the error to raise if a learner fails: one sentence for a user's algorithm, the error itself for ours."""
+    """Return the error to raise if a learner fails: an InputError for a user's algorithm, `error` itself for Fledge's."""
     if algo in ALGORITHMS:
         return error
     return InputError(f"algo={algo} failed{place_of(error)}: {type(error).__name__}: {error}. {SHOW_ALL}")

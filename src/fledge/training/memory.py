@@ -40,7 +40,7 @@ def check_memory(task: Task, cfg: TrainConfig, ranks: int) -> None:
 
 
 def advice(task: Task, cfg: TrainConfig, share: float) -> str:
-    """Return which settings to lower, and how far, so that training needs only this share of the memory."""
+    """Return which settings to lower, and how far, so that training needs only `share` (0 to 1) of its present memory."""
     fewer = max(task.match.sides, int(cfg.env.num_envs * share) // task.match.sides * task.match.sides)
     length = "replay.steps" if cfg.off_policy else f"{cfg.section}.rollout_steps"
     small = ", or take hardware=small" if "small" in task.presets.names("hardware") else ""

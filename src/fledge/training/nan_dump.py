@@ -34,13 +34,13 @@ def replay_update(path: str | Path, task: Task | None = None, algo: str = "") ->
     """Repeat a dumped update on one rank and return its losses; raise NumericsError if it fails again.
 
     Args:
-        task: The run's task. Required if it is your own code, which is never run because a file names it.
-        algo: The run's algorithm. Required if it is your own code.
+        task: The run's task. Required if the task is your own code: code that only a file names is not run.
+        algo: The run's algorithm. Required if the algorithm is your own code.
     """
     state: dict[str, Any] = load_checkpoint(path)
     if not isinstance(state, dict) or not {"learner", "policy", "config", "progress"} <= set(state):
         raise FormatError(
-            f"{path} is not a dump of an update, as it lacks the entry learner, policy, config or progress: pass a file "
+            f"{path} is not a dump of an update, which has the entries learner, policy, config and progress: pass a file "
             "nan_dump_iteration*.fledge."
         )
     task = task or find_named_task(str(state["config"]["task"]), asked_by=str(path))

@@ -294,7 +294,10 @@ def after_rollout(archived: CheckpointHandle | None, complete: Complete | None) 
 
 
 def mean_episodes(iterations: list[dict[str, float]]) -> dict[str, float | None]:
-    """Return the number of episodes that ended in these iterations, and means over them; a mean is None without episodes."""
+    """Return the number of episodes that ended in these iterations, and the mean of each metric over these episodes.
+
+    If no episode ended, the means are None.
+    """
     episodes = sum(row["episodes"] for row in iterations)
     names = [name for name in iterations[0] if name != "episodes"]
     sums = {name: sum(row[name] * row["episodes"] for row in iterations) for name in names}

@@ -206,7 +206,9 @@ def joined_ranks(
 
 
 def meet(ranks: Ranks, children: Children) -> dist.Store:
-    """Connect to the ranks' common store and return it; rank 0 first waits until all ranks that it started are connected.
+    """Return the key-value store (TCPStore) through which all ranks connect.
+
+    Rank 0 first waits until all ranks that it started are connected to the store.
 
     Raises:
         FledgeError: A rank ended before it was connected.
@@ -219,7 +221,10 @@ def meet(ranks: Ranks, children: Children) -> dist.Store:
     for rank, process in children.processes.items():
         while not store.check([f"here_{rank}"]):
             if process.poll() is not None and not store.check([f"here_{rank}"]):
-                why = children.told() or f"Rank {rank} did not start: its process ended with code {process.returncode}."
+                why = (
+                    children.told()
+                    or f"Rank {rank} did not start: its process ended with exit code {process.returncode}."
+                )
                 children.kill()
                 raise FledgeError(why)
             time.sleep(POLL_S)

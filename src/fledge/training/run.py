@@ -142,7 +142,7 @@ class TrainingState:
         return metrics | self.curriculum.learn(self.policy)
 
     def _env_metrics(self, log: Log) -> dict[str, float]:
-        """Return the means of the values that envs logged, on rank 0; means that are not finite are left out."""
+        """Return the finite means of the values that the envs of all ranks logged; {} on ranks other than 0."""
         logs = self.ranks.gather({name: (float(total), float(count)) for name, (total, count) in log.items()})
         means = {name: total / count for name, (total, count) in add_logs(logs).items() if count}
         return {f"env/{name}": float(mean) for name, mean in means.items() if math.isfinite(mean)}
@@ -158,7 +158,7 @@ class TrainingState:
         return own
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the run. Its list "ranks" has only this rank's state; `self.parts` adds those of the others."""
+        """Return the run's state; its list "ranks" has only this rank's part. `self.parts` adds the other ranks' parts."""
         env = {k.removeprefix("env."): v for k, v in self.settings.items() if k.startswith("env.")}
         return {
             "model": self.policy.state_dict(),
@@ -224,7 +224,7 @@ def check_names(task: Task, env: TensorEnv) -> None:
 def refuse_misfits(
     before: dict[str, Any], cfg: TrainConfig, observes: tuple[str, ...] | None = None
 ) -> dict[str, list[str]]:
-    """Return the changed settings by their effect on a resumed run (`Resume`); raise ConfigError if weights do not fit."""
+    """Return the settings that differ from `before`, by effect (`Resume`); raise ConfigError if saved weights do not fit."""
     before = {RENAMED.get(key, key): value for key, value in before.items()}
     for key, value in code_settings(cfg).items():  # whose file may have moved
         if key in before and names_of(before[key]) == names_of(value):
@@ -247,7 +247,7 @@ def names_of(value: str | Sequence[str]) -> list[str]:
 
 
 def env_with_reward(task: Task, env: Any, reference: str) -> Any:
-    """Return the env settings with a user's reward; None if it is no reward class of this task (use a RewardWrapper)."""
+    """Return the env settings with a user's reward class; None if `reference` names no reward class of this task."""
     found = find_object(reference)
     names = {task.name, *(getattr(kind, "name", None) for kind in type(task).__mro__)}  # also of tasks it derives from
     native = isinstance(found, type) and getattr(found, "task", "") in names - {""}

@@ -180,7 +180,7 @@ def process_start(pid: int) -> str:
 
 
 def busy_text(folder: Path, owner: dict[str, Any], why: str = "") -> str:
-    """Return an error for a folder that another process has locked; it begins with `why`."""
+    """Return the error text for a folder that another process has locked; the text begins with `why`."""
     if not owner:
         who = "another process"
     else:
@@ -188,4 +188,6 @@ def busy_text(folder: Path, owner: dict[str, Any], why: str = "") -> str:
     text = f"{why}{folder} is being trained by {who}"
     if has_ended(owner) is False:
         return f"{text}: wait until it ends, stop it, or choose another folder."
-    return f"{text}, or was when that process was killed: if it has ended, --force (in Python, force=True) takes over."
+    return (
+        f"{text}, or that process has ended without unlocking it: if it has ended, add --force (in Python, force=True)."
+    )

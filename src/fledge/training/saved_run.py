@@ -36,7 +36,8 @@ class Run:
 
     Args:
         folder: The run's folder, as `fledge train` printed it.
-        task: The run's task. If it is your own code, pass it to use the policy or plots: a run's files never start code.
+        task: The run's task. If the task is your own code, pass it to use the policy or plots: code that only a run's
+            files name is not run.
 
     Attributes:
         folder: The run's folder.
@@ -59,7 +60,7 @@ class Run:
 
     @property
     def task(self) -> Task:
-        """The run's task; raises ConfigError if it is your own code and was not passed to `Run`."""
+        """The run's task; raises ConfigError if the task is your own code and was not passed to `Run`."""
         if self._task is None:
             self._task = find_named_task(str(self.settings.get("task", "navigation")), asked_by=str(self.folder))
         return self._task

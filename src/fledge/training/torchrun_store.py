@@ -1,8 +1,8 @@
 """Connect the ranks that torchrun or a cluster job started, also after a restart (`torchrun --max-restarts`).
 
-torchrun keeps one store for all attempts. The addresses that the ranks of an earlier attempt left in it make the new ranks
-connect to processes that have ended. So the ranks first agree on a prefix for the keys of their attempt: each rank writes a
-random word, and accepts the prefix only if rank 0 repeats this word with it.
+torchrun keeps one key-value store (TCPStore) for all attempts. The addresses that the ranks of an earlier attempt left in
+the store make the new ranks connect to processes that have ended. So the ranks first agree on a prefix for the keys of their
+attempt: each rank writes a random word, and accepts the prefix only if rank 0 repeats this word with it.
 """
 
 from __future__ import annotations

@@ -256,7 +256,7 @@ def test_a_spectator_decides_nothing_while_a_person_flies(begin: Callable[..., M
         {"do": "give", "seat": 1, "to": "crank"},
     ):
         match.do(EVE, message)
-        assert match.state(EVE)["note"].startswith("Only people who fly can do this")
+        assert match.state(EVE)["note"].startswith("You are watching, and only people who fly can")
     assert (match.fight.tick, match.fight.branch, match.fight.speed) == before
     assert match.fight.paused
     assert match.fight.seats[1].name == "placeholder"

@@ -19,12 +19,13 @@ ANY_TASK = ("mcap", "html", "json", "animation")  # formats that show positions 
 
 
 def export_recording(source: Path, target: Path, episode: int | None = None, task: str | None = None) -> dict[str, Any]:
-    """Write a recording in the format of the target's extension, and return key figures, such as the number of episodes.
+    """Write a recording in the format of the target's extension; return facts such as the number of episodes and bytes.
 
     Args:
         episode: Number of an episode, counted from 0. By default, .html holds as many episodes as its size limit allows,
-            a picture or animation shows episodes that have ended, and the other formats hold the first episode.
-        task: Reference of the task (file.py:Class or module:Class), needed if the task is a class of your own.
+            a picture shows all episodes that have ended, an animation those of them that are on one map, and the other
+            formats hold the first episode.
+        task: Reference of the task (file.py:Class or module:Class); required if the task is a class of your own.
 
     Raises:
         ConfigError: The extension is unknown, or there is no episode to export.

@@ -3,7 +3,7 @@
     FileType=text/acmi/tacview                          the two lines that every file begins with
     FileVersion=2.2
     0,ReferenceTime=2000-01-01T00:00:00Z                properties of the whole recording, object 0
-    #12.5                                               from here on it is 12.5 s later
+    #12.5                                               the lines below this one are at time 12.5 s
     3,T=0.0123|0.0456|5000|0|0|90|1365|5042|90,...      an object, by a hexadecimal number, with the properties that changed
     -3                                                  object 3 is removed
     0,Event=Destroyed|3|                                an event
@@ -52,13 +52,13 @@ def export_acmi(
     reference: tuple[float, float] = REFERENCE,
     altitude_m: float = ALTITUDE_M,
 ) -> dict[str, int | float | str]:
-    """Write one episode of a recording as an ACMI file, and return key figures of the episode.
+    """Write one episode of a recording as an ACMI file; return its number, outcome and size as a dict.
 
     Args:
         task: The task of the recording.
         episode: Number of the episode; the first by default.
         reference: Longitude and latitude of the env's origin of coordinates, degrees.
-        altitude_m: Altitude of objects whose positions have no height.
+        altitude_m: Altitude of objects whose positions have only x and y.
     """
     episode = episode or 0
     track, flown = Trajectory(**recording.track(episode)), recording[episode]
@@ -100,7 +100,13 @@ def acmi_lines(
     reference: tuple[float, float] = REFERENCE,
     altitude_m: float = ALTITUDE_M,
 ) -> Iterator[str]:
-    """Yield the lines of an ACMI file; every object has one frame at each of the `times`, in s."""
+    """Yield the lines of an ACMI file for `objects`.
+
+    Args:
+        times: Time of each frame, s.
+        frame_s: Time between frames, s; the episode ends this long after its last frame.
+        reference, altitude_m: As in `export_acmi`.
+    """
     lon, lat = reference
     if not -180 <= lon <= 180 or not -85 <= lat <= 85:
         raise InputError(
@@ -129,7 +135,10 @@ def acmi_lines(
 
 
 def _presences(objects: Sequence[SceneObject], count: int) -> list[_Presence]:
-    """Return the periods in which objects are in the scene, each with its id, and the id of its launcher as `parent`."""
+    """Return every period in which an object is in the scene, in an episode of `count` frames.
+
+    The `parent` of a missile's period is the id of the aircraft that launched it.
+    """
     presences: list[_Presence] = []
     of: dict[int | None, list[_Presence]] = {}
     for k, thing in enumerate(objects):
@@ -152,7 +161,10 @@ def _about(presence: _Presence) -> str:
 
 
 def _removal(presence: _Presence, over: bool) -> list[str]:
-    """Return the lines that report why an object leaves and remove it; `over` means that the episode ended."""
+    """Return two lines: an event that says why an object leaves the scene, and the object's removal.
+
+    `over` is True if the object leaves because the episode ended.
+    """
     thing, event = presence.thing, f"LeftArea|{presence.id}|"
     if thing.kind == "missile" and not over:
         source = f"SourceId:{presence.parent}|" if presence.parent else ""
@@ -163,7 +175,7 @@ def _removal(presence: _Presence, over: bool) -> list[str]:
 
 
 def _rows(thing: SceneObject, count: int, lat_deg: float, altitude_m: float) -> list[str]:
-    """Return the object's value of the ACMI property T at each frame."""
+    """Return the ACMI property T of an object in each of `count` frames; `lat_deg` is the latitude of the reference."""
     pos = np.broadcast_to(np.asarray(thing.pos, np.float64), (count, thing.pos.shape[-1]))
     x, y = pos[:, 0], pos[:, 1]
     z = pos[:, 2] if pos.shape[1] > 2 else np.full(count, altitude_m)

@@ -59,7 +59,7 @@ class Shot:
 
 
 def export_animation(recording: Recording, task: Task, target: Path, episode: int | None = None) -> dict[str, Any]:
-    """Write an animation of one episode, or of all ended ones on the map with the most episodes; return its key figures."""
+    """Write an animation of the episodes that `choose_tracks` returns; return its episodes, frames and speed as a dict."""
     with checked_frames(recording.path, task):
         tracks = choose_tracks(recording, task, episode)
         stage = task.view.stage(tracks[0].scene)
@@ -79,7 +79,10 @@ def export_animation(recording: Recording, task: Task, target: Path, episode: in
 
 
 def choose_tracks(recording: Recording, task: Task, episode: int | None) -> list[Trajectory]:
-    """Return one episode, or all ended ones on the map with the most episodes; if there are no maps, the first ended one."""
+    """Return the frames of one episode; by default those of all ended episodes on the map with the most of them.
+
+    If the task has no maps, the default is the first ended episode.
+    """
     if episode is not None:
         return [Trajectory(**recording.track(episode))]
     tracks = [Trajectory(**recording.track(e.number)) for e in recording if e.outcome and e.recorded]
@@ -172,7 +175,7 @@ class Canvas:
         ]
 
     def actor_at(self, shot: Shot, actor: SceneObject, time: float) -> list[Any]:
-        """Return an actor's trail and marker at a time; after the episode's end, the marker shows if it was destroyed."""
+        """Return an actor's trail and marker at a time; after the episode's end, a red cross marks a destroyed actor."""
         k, last = shot.frame_at(time), len(shot.seconds) - 1
         if k < 0 or (actor.present is not None and not actor.present[k]):
             return []

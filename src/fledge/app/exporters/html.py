@@ -1,7 +1,7 @@
 """Export a recording as one interactive HTML page that needs no server.
 
-It holds the player, three.js, and the payloads, beams and graphs of the chosen episodes, compressed. Its content security
-policy forbids it to load or send anything, so text from an untrusted recording can do no harm.
+The page holds the player, three.js, and the compressed data of the chosen episodes (see `recordings/episode_payload.py`). Its
+content security policy forbids it to load or send anything, so text from an untrusted recording can do no harm.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def pack_graphs(recording: Recording, task: Task, numbers: Sequence[int]) -> dic
 
 
 def slim(graph: Any, without: Sequence[str] = ("rings", "fan", "points")) -> Any:
-    """Return a graph without the entries `without`, which the player does not draw, and with rounded numbers."""
+    """Return a graph with rounded numbers, and without the entries named in `without`, which the player does not draw."""
     if isinstance(graph, dict):
         return {name: slim(value) for name, value in graph.items() if name not in without}
     if isinstance(graph, list | tuple):

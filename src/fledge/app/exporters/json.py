@@ -16,7 +16,7 @@ from fledge.tasks.base import Task
 
 
 def export_json(recording: Recording, task: Task, target: Path, episode: int | None = None) -> dict[str, Any]:
-    """Write one episode as JSON, and return key figures of the episode."""
+    """Write one episode as JSON; return its number, outcome and duration as a dict."""
     data = episode_as_json(recording, task, recording[episode or 0].number)
     write_text(target, json.dumps(data, allow_nan=False))
     return {"episode": data["number"], "outcome": data["outcome"], "seconds": recording[data["number"]].seconds}

@@ -5,7 +5,7 @@
     /instruments    the value of each instrument, by name
     /episode        outcome and facts of the episode, once
 
-Messages are JSON. Time is the episode's own and starts at 0.
+Messages are JSON. Each episode's time starts at 0.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ Message = tuple[str, float, dict[str, Any]]
 
 
 def export_mcap(recording: Recording, task: Task, target: Path, episode: int | None = None) -> dict[str, Any]:
-    """Write one episode as MCAP, and return key figures of the episode.
+    """Write one episode as MCAP; return its number, outcome, duration and number of messages as a dict.
 
     Raises:
-        ConfigError: The extra `mcap` is not installed.
+        MissingExtraError: The extra `mcap` is not installed.
     """
     with extra("mcap"):
         from mcap.writer import Writer
@@ -110,7 +110,7 @@ def entity_head(name: str, at: float) -> dict[str, Any]:
 
 
 def moving(actor: SceneObject, k: int, at: float) -> dict[str, Any]:
-    """Return an actor in frame k as a scene entity: a sphere for a goal, an arrow for other actors.
+    """Return an actor in frame k, at time `at` (s), as a scene entity: a sphere for a goal, an arrow for other actors.
 
     The entity has no shape if the actor is not in the scene in that frame.
     """
@@ -130,7 +130,12 @@ def moving(actor: SceneObject, k: int, at: float) -> dict[str, Any]:
 
 
 def solids(name: str, at: float, boxes: np.ndarray, cylinders: np.ndarray, shade: str) -> dict[str, Any]:
-    """Return boxes and upright cylinders, [n, 6] m (centre, then size), as one scene entity."""
+    """Return boxes and upright cylinders of one colour as one scene entity at time `at` (s).
+
+    Args:
+        boxes, cylinders: Arrays of shape [n, 6]: centre (x, y, z) and size (x, y, z), m.
+        shade: Name of the colour.
+    """
 
     def solid(row: np.ndarray, **ends: float) -> dict[str, Any]:
         pose = {"position": point(row[:3]), "orientation": turn()}

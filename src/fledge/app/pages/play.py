@@ -154,7 +154,7 @@ def answer(content: Any, status: int = 200) -> Response:
 
 
 def as_file(match: Match, file: str) -> bytes:
-    """Return the match so far as the content of `file`: a recording, or converted to the format of its extension."""
+    """Return the match so far as bytes: a recording if `file` is "fight.frec", else the format that its extension names."""
     from fledge.app.exporters import export_recording
 
     with tempfile.TemporaryDirectory() as folder:

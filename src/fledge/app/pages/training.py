@@ -36,7 +36,7 @@ def register(server: Server) -> None:
     def run_of(id: str) -> Entry:
         entry = server.files.find(id)
         if entry is None or entry.kind != "run":
-            raise HTTPException(404, "This run does not exist any more.")
+            raise HTTPException(404, "This run does not exist any more: reload the page.")
         return entry
 
     def runs_of(ids: str) -> list[Entry]:

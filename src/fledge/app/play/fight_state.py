@@ -87,10 +87,10 @@ class Layout:
         self.width = sum(self.sizes)
 
     def pack(self, frame: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return a frame as one row, float32."""
+        """Return a frame as one row, float32: the values of all fields, flattened, in the order of `shapes`."""
         return np.concatenate([np.ravel(frame[name]).astype(np.float32) for name in self.shapes])
 
     def unpack(self, row: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the frame that a row holds; all its fields are float32, also flags and counts."""
+        """Return the frame that `pack` turned into a row; all fields are float32, also flags and counts."""
         parts = np.split(row, np.cumsum(self.sizes)[:-1])
         return {name: part.reshape(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}

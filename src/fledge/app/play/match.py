@@ -62,7 +62,7 @@ class Match:
             thread.start()
 
     def close_if_idle(self, seconds: float) -> bool:
-        """Close the match if no person is connected and the last action is `seconds` ago; return whether it was closed."""
+        """Close the match if no person is connected and no action came for `seconds`; return whether it was closed."""
         with self.lock:
             if self.people or time.monotonic() - self.used <= seconds:
                 return False
@@ -145,7 +145,9 @@ class Match:
                 note = ""
                 flying = {owner for owner in self.owners if owner in self.people}
                 if verb not in (self._look_at, self._take) and flying and who not in flying:
-                    raise ConfigError("Only people who fly can do this, and you are watching: take a seat first.")
+                    raise ConfigError(
+                        f"You are watching, and only people who fly can use {message['do']!r}: take a seat first."
+                    )
                 verb(who, message)
             except FledgeError as error:
                 note = str(error)

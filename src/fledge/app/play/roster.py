@@ -27,7 +27,7 @@ MAX_SEED = 2**53 - 1  # largest whole number that JavaScript represents exactly
 
 
 class Roster:
-    """Names and loads the scripted policies, runs and policy files that can fly a side.
+    """Gives each scripted policy, run and policy file that can fly a side a name, and loads it by that name.
 
     Args:
         task: The task to play.
@@ -87,7 +87,7 @@ class Roster:
         return Seat(name, policy.agent.eval(), (policy.env.decision_s if policy.env is not None else None) or 1.0)
 
     def begin(self, names: Sequence[str], start: str | None = None, seed: int = 0) -> Fight:
-        """Start a fight in the env of the first policy that has one, else in the task's default env.
+        """Start a fight in the env that the first trained policy was trained in; without one, in the task's default env.
 
         Raises:
             ConfigError: A name or the start is unknown, or an agent does not fit the env.

@@ -81,7 +81,7 @@ def deep(pos: np.ndarray) -> np.ndarray:
 
 
 def pack_actor(packer: EpisodePacker, number: int, actor: SceneObject, frames: int) -> dict[str, Any]:
-    """Add an actor's arrays to the packer, named "number/pos" and so on; return the actor's entry in the header."""
+    """Add an actor's arrays to the packer as "0/pos" and so on for `number` 0; return the actor's entry in the header."""
     if len(actor.pos) not in (1, frames):
         raise ValueError(
             f"{actor.name} has {len(actor.pos)} positions, but must have 1 or {frames}, one for each frame"
@@ -178,7 +178,7 @@ def first_row(episode: Episode) -> dict[str, Any]:
 
 
 def stage_key(scene: Mapping[str, Any]) -> str | None:
-    """Return a hash of a scene's large arrays, equal for episodes on the same map; None if it has no large arrays."""
+    """Return a hash of a scene's large arrays, equal for episodes on the same map; None if the scene has none."""
     large = {name: v for name, v in scene.items() if isinstance(v, np.ndarray) and v.size > 64}
     if not large:
         return None
@@ -247,7 +247,7 @@ def pack_episode(recording: Recording, task: Task, number: int, start: int = 0, 
 
 
 def pack_beams(recording: Recording, task: Task, number: int, start: int, stop: int) -> bytes:
-    """Return the first actor's sensor beams in frames `start` to `stop` (not included) of a payload, packed.
+    """Return the first actor's sensor beams as bytes, for the frames `start` to `stop` (not included) of a payload.
 
     Each beam is one byte: the distance in steps of range_m / 254, or 255 if the beam hits nothing.
     """
@@ -275,7 +275,10 @@ def pack_beams(recording: Recording, task: Task, number: int, start: int, stop: 
 
 
 def frame_graph(recording: Recording, task: Task, number: int, frame: int) -> dict[str, Any] | None:
-    """Return the task's graph (`TaskView.graph`) of a frame, numbered as in the payload; None if there is no graph."""
+    """Return the task's graph (`TaskView.graph`) of a frame; None if the task draws none, or no frame was recorded.
+
+    `frame` is an index into the frames of the payload.
+    """
     episode = recording[number]
     stride = stride_of(recording, episode)
     nearest = episode.index(frame * stride, frame * stride + 1)

@@ -51,7 +51,7 @@ class RecordingCache:
     Args:
         files: Runs and recordings that may be shown.
         task: Task of all recordings; by default the installed task that each recording names.
-        task_pages: Page folders of tasks; the folders of the recordings' tasks are added.
+        task_pages: Page folders by task, served by the app; the cache adds the folders of the recordings' tasks.
     """
 
     def __init__(self, files: FileIndex, task: Task | None = None, task_pages: TaskPages | None = None) -> None:
@@ -104,7 +104,8 @@ class RecordingCache:
 
         Args:
             with_stage: Include the static shapes of the scene.
-            generation: For a run, the name of its live file, which `list` returned as "generation"; by default the newest.
+            generation: For a run, the live file to read: the value of "generation" in the result of `list`. By default
+                the newest live file.
         """
         with self._packing, self._find(id, number, generation) as (recording, task):
             return pack_episode(recording, task, number, max(0, start), with_stage)
@@ -116,7 +117,7 @@ class RecordingCache:
             return pack_beams(recording, task, number, start, min(stop, start + MAX_BEAM_FRAMES))
 
     def graph(self, id: str, number: int, frame: int, generation: str = "") -> dict[str, Any]:
-        """Return {"graph": the task's graph of a frame}; the value is None if the frame has no graph."""
+        """Return {"graph": result of `frame_graph`}: the task's graph of a frame, or None."""
         # graphs share buffers
         with self._graph_lock, self._find(id, number, generation) as (recording, task):
             return {"graph": frame_graph(recording, task, number, max(0, frame))}
@@ -129,7 +130,7 @@ class RecordingCache:
 
     @contextmanager
     def _find(self, id: str, number: int, generation: str) -> Iterator[tuple[Recording, Task]]:
-        """Yield the recording with this id and its task; it stays open until the `with` block ends.
+        """Yield the recording with this id and its task; the recording stays open until the `with` block ends.
 
         Raises:
             InputError: There is no such recording, or it has no episode of this number.
@@ -149,7 +150,7 @@ class RecordingCache:
 
     @contextmanager
     def _reading(self, path: Path) -> Iterator[tuple[Recording, Task]]:
-        """Yield a recording, with all frames written so far, and its task; it stays open until the `with` block ends."""
+        """Yield a recording, with all frames written so far, and its task; keep it open until the `with` block ends."""
         try:
             stat = path.stat()
         except OSError as error:

@@ -34,7 +34,7 @@ class _Settings:
 
 
 class AnyTask(Task):
-    """Stands in for a task that is not installed, so that positions, trails and figures of its recordings can be shown."""
+    """Stands in for a task that is not installed, so that positions, trails and facts in its recordings can be shown."""
 
     config = _Settings
     primary_metric = "success"
@@ -69,7 +69,7 @@ def checked_frames(source: Path, task: Task) -> Iterator[None]:
     except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, AssertionError) as error:
         raise FormatError(
             f"{source} names the task {task.name}, but its frames do not fit that task "
-            f"({type(error).__name__}: {error}). Another version of the task wrote it, or it is damaged: use another file."
+            f"({type(error).__name__}: {error}). It is damaged, or of another version of the task: use another file."
         ) from error
 
 
@@ -80,7 +80,7 @@ def stride_of(recording: Recording, episode: Episode) -> int:
 
 
 def read_track(recording: Recording, episode: Episode, start: int, stop: int | None = None) -> tuple[Trajectory, int]:
-    """Return the frames `start` to `stop` of an episode, and n: only every n-th frame is read (see `stride_of`)."""
+    """Return every n-th frame of an episode from `start` to `stop` (not included), and n, the result of `stride_of`."""
     stride = stride_of(recording, episode)
     parts = {name: [np.zeros((0, *f.shape), f.dtype)] for name, f in recording.fields.items()}
     index = [np.zeros(0, np.int64)]

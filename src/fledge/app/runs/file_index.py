@@ -108,7 +108,7 @@ class FileIndex:
         return self._entries.get(id)
 
     def hide_path(self, sentence: str, id: str) -> str:
-        """Return a message that pages may show: printable, and with the name of entry `id` in place of its path."""
+        """Return a sentence in a form that pages may show: printable, with the name of entry `id` in place of its path."""
         entry = self.find(id)
         return harmless(sentence.replace(str(entry.path), entry.name) if entry is not None else sentence)
 

@@ -56,7 +56,7 @@ class RunCache:
         return curves
 
     def summary(self, entry: Entry) -> dict[str, Any]:
-        """Return the key figures of a run for the list; its metrics file is read again only if it has changed."""
+        """Return the result of `describe` for a run; its metrics file is read again only if it has changed."""
         path = entry.file("metrics.jsonl")
         changed = path.stat().st_mtime if path is not None else 0.0
         known = self._newest.get(entry.id)
@@ -66,7 +66,7 @@ class RunCache:
 
 
 def describe(entry: Entry, last: Mapping[str, float]) -> dict[str, Any]:
-    """Return the key figures of a run; `last` has the newest value of each metric."""
+    """Return the state, task, algorithm and main metrics of a run; `last` has the newest value of each metric."""
     settings, trouble = read_settings(entry)
     metric, total = primary_metric_of(last), settings.get("total_frames")
     figures = ("step", "frames", "seconds", "frames_per_second", "return", "memory_mb")
@@ -88,7 +88,7 @@ def describe(entry: Entry, last: Mapping[str, float]) -> dict[str, Any]:
 
 
 def describe_fully(entry: Entry, curves: Curves) -> dict[str, Any]:
-    """Return the key figures of a run, and the charts of its metrics."""
+    """Return the result of `describe`, and the charts of the run's metrics under "sections"."""
     sections = lay_out(curves.columns, primary_metric_of(curves.columns), curves.outcomes)
     return {**describe(entry, curves.last), "sections": sections}
 

@@ -1,4 +1,4 @@
-"""Limits that uvicorn does not have: times, the size of headers, and the number of connections from one address.
+"""Limits that uvicorn does not have: timeouts, the size of headers, and the number of connections from one address.
 
 A connection is closed if
 - the header of a request is not complete within HEADER_S seconds, or is larger than MAX_HEADER bytes;
@@ -65,7 +65,7 @@ class _StallTimeout:
 
 
 class WebSocketProtocol(_StallTimeout, _WebSocket):
-    """Uvicorn's websocket protocol, which also drops visitors that do not read, and messages in too many fragments."""
+    """Uvicorn's websocket protocol, which also disconnects visitors that do not read, or send too many fragments."""
 
     def handle_cont(self, event: Any) -> None:
         super().handle_cont(event)

@@ -32,7 +32,7 @@ Scope = dict[str, Any]
 
 MAX_BODY = 1_000_000  # bytes of a request
 MAX_MESSAGE = 1_000_000  # bytes of a websocket message
-TOO_LARGE = f"A request may have at most {MAX_BODY:,} bytes."
+TOO_LARGE = f"This request is too large: send at most {MAX_BODY:,} bytes."
 LOCAL = ("localhost", "127.0.0.1", "::1")
 HOST = re.compile(r"(?:([a-z0-9._-]+)|\[([0-9a-f:.]+)\])(?::[0-9]{1,5})?", re.ASCII)
 SINGLE = ("host", "origin", "content-length", "sec-fetch-site", "sec-fetch-mode")  # headers that may not occur twice
@@ -165,7 +165,7 @@ class Guard:
     async def _welcome(self, scope: Scope, send: Any) -> None:
         """Answer with a page that sets the cookie and opens the same address without the token.
 
-        A redirect would not work: after a link from another site, browsers do not send a SameSite=Strict cookie with it.
+        A redirect would not work: after a click on another site, browsers follow it without the SameSite=Strict cookie.
         """
         rest = [pair for pair in parse_qsl(scope["query_string"].decode("latin-1")) if pair[0] != "token"]
         # quoted: browsers read a backslash as a slash and ignore tabs, and //name is another site

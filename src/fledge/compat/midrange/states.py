@@ -86,12 +86,13 @@ def slots_of(duel: ManualResetDuels, origin_m: float, slots: int) -> dict[str, T
 def side_observations(
     duel: ManualResetDuels, ours: Mapping[str, Tensor], origin_m: float, size_m: float
 ) -> dict[str, dict[str, Tensor]]:
-    """Return the observations of "p1" and "p2", [N, ...] each: midrangeRL's, together with Fledge's.
+    """Return the observations of "p1" and "p2", both midrangeRL's and Fledge's, as tensors of shape [N, ...].
 
     Args:
-        ours: Fledge's observations, [2 N, ...]. "missiles" becomes "missile_tokens", as midrangeRL has a "missiles" too.
-        origin_m: Position of Fledge's origin in midrangeRL's coordinates.
-        size_m: Side of the battlefield; positions and distances are divided by it.
+        ours: Fledge's observations, [2 N, ...]. Its "missiles" is returned as "missile_tokens", because midrangeRL has
+            another observation of that name.
+        origin_m: Position of Fledge's origin in midrangeRL's coordinates, m.
+        size_m: Side length of the battlefield, m; positions and distances are divided by it.
     """
     s, state = duel.state, ours["state"]
     pos = s["pos"].view(-1, 2, 2)
