@@ -120,7 +120,7 @@ def test_a_past_self_is_found_by_its_number_in_runs_of_any_age(tmp_path: Path, w
 def test_a_past_self_whose_file_is_gone_is_told(tmp_path: Path) -> None:
     make_league(tmp_path / "run", written=True)
     past_self_file(tmp_path / "run", 1).unlink()
-    with pytest.raises(ConfigError, match=r"self_1\.fledge, but that does not exist"):
+    with pytest.raises(ConfigError, match=r"self_1\.fledge does not exist: choose another"):
         read_policy(tmp_path / "run#1")
 
 

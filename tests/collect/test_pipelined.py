@@ -305,7 +305,7 @@ def test_any_iterable_is_drawn_ahead_to_its_end() -> None:
             assert asked[-1] == min(len(values) + 1, 2)
             values.append(batch["x"].tolist())
         assert values == [[0.0] * 4, [1.0] * 4, [2.0] * 4]
-        with pytest.raises(InputError, match="last batch"):
+        with pytest.raises(InputError, match="no more batches"):
             collector.rollout()
         with pytest.raises(ConfigError, match="cannot be resumed"):
             collector.state_dict()

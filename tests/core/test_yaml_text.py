@@ -38,7 +38,7 @@ def test_hostile_yaml_gets_one_sentence(text: str, sentence: str, tmp_path: Path
         (b"seed: \xe9\n", "cannot be read"),
         (b"? [1, 2]\n: 3\n", "cannot be read"),
         (b"- 1\n", "is not a file of settings"),
-        (b"# " + b"x" * 1_000_001, "larger than 1,000,000"),
+        (b"# " + b"x" * 1_000_001, "at most 1,000,000 characters"),
     ],
 )
 def test_a_file_that_is_not_settings_gets_one_sentence(content: bytes, sentence: str, tmp_path: Path) -> None:

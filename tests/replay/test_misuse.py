@@ -181,7 +181,7 @@ def test_indices_that_are_not_kept() -> None:
         buffer.add({"x": np.arange(2)})
     assert buffer.get(torch.tensor(3))["index"].tolist() == [3]
     for index in ([1], [6], []):
-        with pytest.raises(InputError, match="keeps only 2 to 5"):
+        with pytest.raises(InputError, match="must hold values from 2 to 5"):
             buffer.get(index)
     with pytest.raises(InputError, match="whole number"):
         buffer.get([2.9])  # type: ignore[list-item]

@@ -168,7 +168,7 @@ def test_a_cell_that_is_run_twice_keeps_the_first_run(tmp_path: Path, monkeypatc
     for environ in ({}, {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}):
         for name, value in environ.items():
             monkeypatch.setenv(name, value)
-        with pytest.raises(ConfigError, match=r"already holds a run: .* resume=True\) continues it"):
+        with pytest.raises(ConfigError, match=r"already holds a run: continue it with .* resume=True\)"):
             fledge.train("gym:CartPole-v1", folder=folder, **SMALL)
     assert (folder / "metrics.jsonl").read_bytes() == before
     again = fledge.train("gym:CartPole-v1", "ppo", folder, "auto", **{**SMALL, "total_frames": 64})

@@ -23,7 +23,7 @@ def advise(
         cfg: The training run to advise on (PPO).
         budget: Share of training time that checkpoints may cost; archived rollouts may cost the same share again.
         seconds: Time to spend on comparing the ways to collect; all measurements take about twice as long.
-        on_progress: Called with a line of text before each part.
+        on_progress: Called with a line of text before each measurement.
     """
     if not 0 < budget < 1:
         raise ConfigError(
@@ -44,7 +44,10 @@ def run_advise(
     picture: Path | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Advise on the run that `fledge train` would start with the same arguments; print the result unless quiet; draw it."""
+    """Advise on the run that `fledge train` would start with the same task, preset and overrides; return the result.
+
+    Print it unless `quiet`, and draw it to the file `picture` if given.
+    """
     if len(tasks) > 1:
         raise ConfigError(f"{' and '.join(tasks)} were given, but the advice is for one task: name one.")
     cfg = make_config(tasks[0] if tasks else "navigation", preset, overrides)

@@ -35,7 +35,7 @@ Settings = dict[str, Any]
 
 @dataclass
 class Branch:
-    """One question of the decision tree."""
+    """One question of the decision tree: its answer and the reason, and what follows from either answer."""
 
     question: str
     yes: bool
@@ -72,7 +72,7 @@ def save_cost_s(measured: Mapping[str, Any], level: str) -> float:
     return float(found["gather_s"] + found["call_s"] + found["fence_s"] + found["levels"][level]["cpu_s"])
 
 
-def _compress(measured: Measured, budget: float, config: Settings, iteration: float) -> tuple[Settings, Branch]:
+def _compress(measured: Measured, budget: float, config: Settings, iteration_s: float) -> tuple[Settings, Branch]:
     """Decide whether to compress checkpoints, and at which level."""
     levels = {n: row for n, row in measured["checkpoint"]["levels"].items() if n.startswith("level")}
     raw = levels["level 0"]["bytes"]
@@ -95,29 +95,29 @@ def _compress(measured: Measured, budget: float, config: Settings, iteration: fl
     )
 
 
-def _interval(measured: Measured, budget: float, config: Settings, iteration: float) -> tuple[Settings, Branch]:
+def _interval(measured: Measured, budget: float, config: Settings, iteration_s: float) -> tuple[Settings, Branch]:
     """Decide how often to save a checkpoint."""
     cost = save_cost_s(measured, checkpoint_level(config))
-    affordable = max(1, math.ceil(cost / (budget * iteration)))
-    often = max(1, math.ceil(LEAST_SAVE_S / iteration))
+    affordable = max(1, math.ceil(cost / (budget * iteration_s)))
+    often = max(1, math.ceil(LEAST_SAVE_S / iteration_s))
     interval = max(affordable, often)
     return {"save_interval": interval}, Branch(
         f"Does a checkpoint every {LEAST_SAVE_S:.0f} s stay within {budget:.1%} of the time?",
         affordable <= often,
-        f"a save costs {1e3 * cost:.1f} ms, an iteration takes {iteration:.2f} s: every {often} iterations cost "
-        f"{cost / (often * iteration):.2%}",
+        f"a save costs {1e3 * cost:.1f} ms, an iteration takes {iteration_s:.2f} s: every {often} iterations cost "
+        f"{cost / (often * iteration_s):.2%}",
         f"save every {often} iterations",
         f"save every {affordable} iterations, the most often that the budget allows",
-        {"cost_s": cost, "affordable": affordable, "overhead": cost / (interval * iteration)},
+        {"cost_s": cost, "affordable": affordable, "overhead": cost / (interval * iteration_s)},
     )
 
 
-def _archive(measured: Measured, budget: float, config: Settings, iteration: float) -> tuple[Settings, Branch]:
+def _archive(measured: Measured, budget: float, config: Settings, iteration_s: float) -> tuple[Settings, Branch]:
     """Decide how often to archive rollouts (scheme B): only if the config asks for it, and within the budget."""
     archive, wanted = measured["archive"], int(measured["settings"]["rollout_save_interval"])
     row = min(archive["levels"].values(), key=lambda row: row["call_s"] + row["cpu_s"])
     cost = row["call_s"] + row["cpu_s"]
-    affordable = max(1, math.ceil(cost / (budget * iteration)))
+    affordable = max(1, math.ceil(cost / (budget * iteration_s)))
     interval = max(wanted, affordable) if wanted else 0
     settings = {"rollout_save_interval": interval} | ({"rollout_compression_level": row["level"]} if wanted else {})
     return settings, Branch(
@@ -132,14 +132,14 @@ def _archive(measured: Measured, budget: float, config: Settings, iteration: flo
     )
 
 
-def _memory(measured: Measured, iteration: float) -> list[Branch]:
+def _memory(measured: Measured, iteration_s: float) -> list[Branch]:
     """Decide whether to compress rollouts in memory (scheme C).
 
     Yes if all three hold: the rollouts do not fit into memory, fewer envs would not help, and compression is fast enough.
     """
     packed, settings = measured["packed"], measured["settings"]
     ranks, envs = settings["ranks"], settings["num_envs"]
-    slowdown = (packed["pack_s"] + packed["decode_s"]) / iteration
+    slowdown = (packed["pack_s"] + packed["decode_s"]) / iteration_s
     need, saved = ranks * packed["rollout_bytes"], ranks * (packed["raw_bytes"] - packed["bytes"])
     free = packed["available_bytes"]  # 0: unknown
     fits = not 0 < MEMORY_SHARE * free < need
@@ -210,9 +210,11 @@ def _send(measured: Measured) -> Branch:
 
 
 def _modes(measured: Measured) -> tuple[str, list[Branch]]:
-    """Decide how to collect: halves or pipelined if clearly faster, else synchronously; return the way and the branches.
+    """Return the name in measured["modes"] of the advised way to collect, and the branches that lead to it.
 
-    Halves, which gives the same results, needs a gain of EXACT_GAIN; pipelined, which uses older weights, of STALE_GAIN.
+    Collecting in halves gives the same results and is advised if it is faster by the factor EXACT_GAIN; pipelined
+    collecting uses older weights and must be faster by STALE_GAIN. Either must also be faster in the share MOST_TURNS of the
+    pairs of timed turns. Otherwise the advice is to collect synchronously.
     """
     modes = measured["modes"]
 
@@ -243,7 +245,7 @@ def _modes(measured: Measured) -> tuple[str, list[Branch]]:
 
 
 def _share_faster(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
-    """Return in which share of all pairs of turns `one` made more decisions per second than `other`."""
+    """Compare each timed turn of `one` with each of `other`; return the share of pairs where `one` was faster, 0 to 1."""
     speeds = [[row["frames_per_second"] * row["iteration_s"] / t for t in row["turns"]] for row in (one, other)]
     pairs = [a > b for a in speeds[0] for b in speeds[1]]
     return sum(pairs) / max(len(pairs), 1)

@@ -103,7 +103,10 @@ def save_costs(state: Any, folder: Path, **options: Any) -> dict[str, float]:
 
 
 def loop_costs(loop: Loop, folder: Path) -> dict[str, float]:
-    """Return how long the training thread waits per save, s: to gather the state, in the call, and before weights change."""
+    """Return the seconds that the training thread waits per save.
+
+    `gather_s` is the time to gather the state, `call_s` that in `save_async`, `fence_s` that in `fence` before an update.
+    """
     waits = []
     with AsyncCheckpointSaver(compression_level=1, handle_signals=False) as saver:
         saver.attach(*loop.run.learner.optimizers.values())
@@ -120,7 +123,7 @@ def loop_costs(loop: Loop, folder: Path) -> dict[str, float]:
 
 
 def measure_archive(rollout: TensorDictBase, folder: Path) -> dict[str, Any]:
-    """Return the size and cost of archiving one rollout, and for comparison its size with plain LZ4."""
+    """Return the size and cost of archiving one rollout by compression level, and its sizes raw and with plain LZ4."""
     tensors = [t.contiguous().numpy() for t in rollout.cpu().flatten_keys().values()]
     levels = {}
     for level in (1, 9):
@@ -141,7 +144,10 @@ def measure_archive(rollout: TensorDictBase, folder: Path) -> dict[str, Any]:
 
 
 def measure_packed(rollout: TensorDictBase) -> dict[str, Any]:
-    """Return the times to compress a rollout's large entries in memory (scheme C) and to decode them, s, and bytes."""
+    """Return the times to compress a rollout's large entries in memory (scheme C) and to decode them, s.
+
+    Also return their sizes, and the total and free memory of the device, bytes.
+    """
     keys, device = large_keys(rollout), rollout["reward"].device
     begun = time.perf_counter()
     batch = CompressedBatch(rollout, keys, PACK_LEVEL, copy=False)
@@ -175,7 +181,10 @@ def measure_stream(rollout: TensorDictBase) -> dict[str, float]:
 
 
 def measure_decoding(rollout: TensorDictBase) -> dict[str, float]:
-    """Return the times to decode LiDAR from LZ4 frames of DRONES drones each, in one thread and in a new thread pool."""
+    """Return the times to decode a rollout's LiDAR, s, in one thread and in a new thread pool.
+
+    The LiDAR is compressed to LZ4 frames of DRONES drones each.
+    """
     lidar = rollout["obs", "lidar"].movedim(0, 1).cpu()
     frames = [lz4.frame.compress(part.contiguous().numpy().data) for part in lidar.split(DRONES)]
 

@@ -3,7 +3,8 @@
 encode(obs)   [B, F] float32, the network's input; computed once per decision and kept in the rollout
 forward(x)    (action parameters, normalised value [B])
 
-Values are learned in units of a running mean and scale of returns, with PopArt's correction of the layer that predicts them.
+The network predicts values normalised by a running mean and standard deviation of returns. When these change, PopArt
+rescales the last layer so that the denormalised values stay the same.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from fledge.core.specs import ActionSpec, TensorSpec
 
 
 class ValueNorm(nn.Module):
-    """Running mean and scale of returns by a debiased exponential average (NavRL: beta 0.995)."""
+    """Running mean and standard deviation of returns by a debiased exponential average (NavRL: beta 0.995)."""
 
     mean_avg: Tensor
     square_avg: Tensor
@@ -88,10 +89,11 @@ class ActorCritic(BaseAgent):
         return self.value_norm.denormalize(self(x)[1])
 
     def learn_inputs(self, x: Tensor, average: Callable[[Tensor], Tensor]) -> None:
-        """Update the statistics that normalise the input from inputs [B, F]; the base class has none.
+        """Update the input normalisation from a batch of inputs; the base class has no normalisation.
 
         Args:
-            average: Averages a tensor over ranks.
+            x: Inputs of the network, [B, F].
+            average: Function that averages a tensor over ranks.
         """
 
     @torch.no_grad()

@@ -96,7 +96,10 @@ class BaseAgent(nn.Module):
     """Names of an exported file's outputs."""
 
     def respond(self, obs: Obs) -> tuple[Tensor, ...]:
-        """Return the `outputs` of an exported file for a batch of observations, without exploration."""
+        """Return the tensors that an exported file outputs (named in `outputs`) for a batch of observations.
+
+        Actions are without exploration.
+        """
         raise NotImplementedError
 
     def exported(self) -> nn.Module:

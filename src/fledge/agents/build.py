@@ -30,14 +30,14 @@ def describe(
     normalize: bool = True,
     beta: bool = False,
 ) -> dict[str, Any]:
-    """Return the description of the general network that an algorithm uses."""
+    """Return the description (see the module) of the general network that an algorithm uses."""
     found = {"kind": KINDS[algo], "hidden": list(hidden)}
     specs = {"observation": describe_spec(observation), "action": describe_spec(action)}
     return found | specs | ({"normalize": normalize, "beta": beta} if algo == "ppo" else {})
 
 
 def build_from_description(description: Mapping[str, Any]) -> LearnedPolicy:
-    """Return a new policy with random weights.
+    """Return a new policy of the described network, with random weights.
 
     Raises:
         ConfigError: The network does not support the described action.
@@ -51,7 +51,7 @@ def build_from_description(description: Mapping[str, Any]) -> LearnedPolicy:
     except (KeyError, TypeError, ValueError) as error:
         raise FormatError(f"The policy has a malformed description, {description!r}: the file is damaged.") from error
     if kind not in NETWORKS:
-        raise FormatError(f"The policy's kind is {kind!r}, but must be one of {', '.join(NETWORKS)}.")
+        raise FormatError(f"The policy's kind is {kind!r}, but must be one of {', '.join(NETWORKS)}. Use another file.")
     options = {"normalize": True, "beta": False} if kind == "mlp" else {}
     given = {name: bool(description.get(name, default)) for name, default in options.items()}
     return NETWORKS[kind](observation, action, hidden, **given)

@@ -1,7 +1,7 @@
 """Action distributions. A head turns network outputs into parameters, and parameters into actions and probabilities.
 
     params = head(x)                     tuple of tensors [B, ...], as many as the distribution has
-    raw    = head.sample(params)         [B, width] float32: what the learner stores and scores
+    raw    = head.sample(params)         [B, width] float32: stored in the rollout, input of log_prob
     action = head.to_env(raw)            what the env gets, scaled and shaped as its action_spec says
     head.log_prob(params, raw)           [B]          head.entropy(params)   [B]          head.mean(params)   raw
 
@@ -9,7 +9,7 @@
 |-------------------------------------|-----------------|--------------------------------------|
 | floating point                      | GaussianHead    | before clipping to [-1, 1]           |
 | floating point, bounded             | BetaHead        | in [0, 1]                            |
-| num_values                          | CategoricalHead | index of the value, as a float       |
+| discrete (has `num_values`)         | CategoricalHead | index of the value, as a float       |
 | a dict of such specs                | MixedHead       | raw actions of all entries, joined   |
 
 If the spec of a discrete action names a `mask`, only allowed values are sampled. Masks are the last `masks` columns of the
@@ -37,7 +37,7 @@ FORBIDDEN = -1e9  # logit of a masked value: its probability is 0 in float32, an
 
 
 class Head(nn.Module):
-    """Base class of heads."""
+    """Base class of heads: the last layer of a policy, which outputs an action distribution."""
 
     width: int
     """Columns of `raw`."""
@@ -69,7 +69,7 @@ class Head(nn.Module):
 
 
 def count_of(spec: TensorSpec) -> int:
-    """Return the number of values in an action."""
+    """Return the number of elements of an action."""
     return math.prod(spec.shape)
 
 
@@ -136,7 +136,7 @@ class GaussianHead(Head):
 
 
 class BetaHead(Head):
-    """NavRL's Beta distribution on [0, 1], scaled to the action's bounds: alpha, beta = 1 + softplus(x) + 1e-6."""
+    """NavRL's Beta distribution on [0, 1], with alpha, beta = 1 + softplus(x) + 1e-6; `to_env` scales to the bounds."""
 
     def __init__(self, inputs: int, spec: TensorSpec) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ class BetaHead(Head):
 
 
 class CategoricalHead(Head):
-    """Independent categorical distributions over `num_values`, one for each value of the action."""
+    """One categorical distribution over `num_values` choices for each element of the action; they are independent."""
 
     def __init__(self, inputs: int, spec: TensorSpec) -> None:
         super().__init__()
@@ -185,7 +185,7 @@ class CategoricalHead(Head):
         self.layer = linear(inputs, self.width * self.values, gain=0.01)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Params:
-        """Return the log-probability of every value, [B, width, num_values]."""
+        """Return the log-probability of every choice, [B, width, num_values]."""
         logits = self.layer(x)
         if self.masks and mask is not None:
             logits = logits.masked_fill(mask < 0.5, FORBIDDEN)

@@ -1,4 +1,4 @@
-"""Plain networks."""
+"""Linear layers and MLPs with orthogonal initial weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 
 
 def linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
-    """Return a linear layer with orthogonal weights and zero bias."""
+    """Return a linear layer with orthogonal initial weights, scaled by `gain`, and zero bias."""
     layer = nn.Linear(inputs, outputs)
     nn.init.orthogonal_(layer.weight, gain=gain)
     nn.init.zeros_(layer.bias)
@@ -25,5 +25,5 @@ def mlp(inputs: int, hidden: Sequence[int], activation: type[nn.Module] = nn.ReL
 
 
 def value_layer(inputs: int) -> nn.Linear:
-    """Return the layer that predicts a value."""
+    """Return a linear layer with one output, the last layer of a value network."""
     return linear(inputs, 1, gain=1.0)

@@ -2,7 +2,7 @@
 
     model     the weights
     policy    the description of the network, which the task builds
-    task      reference of the task: its name, `gym:ID`, or code, which runs only if the user names it
+    task      reference of the task: its name, `gym:ID`, or a Python file or module (loaded only if the user names it)
     world     {"env": settings by dotted key, "decision_s": seconds per decision}: the env that the policy was trained in
 
 Checkpoints of a run have these entries too; older ones have the run's `config` instead of `world`. A run with a
@@ -56,7 +56,9 @@ def read_past_self(path: Path) -> dict[str, Any]:
     if (written := past_self_file(run, int(number))).exists():
         return read_policy(written)
     if (weights := selves.get(str(pilots + int(number) - 1))) is None:
-        raise ConfigError(f"{path} should be in the file {written}, but that does not exist: choose another past self.")
+        raise ConfigError(
+            f"{path} is an earlier policy, but its file {written} does not exist: choose another (1 to {count})."
+        )
     return {**entries, "model": weights}
 
 
@@ -100,17 +102,18 @@ def write_policy(entries: Mapping[str, Any], path: Path) -> None:
 
 
 def build_policy(build: Callable[[Mapping[str, Any]], LearnedPolicy], entries: Mapping[str, Any], name: str) -> Any:
-    """Build the policy of a file's entries, with its weights, in evaluation mode.
+    """Build the policy that a file's entries describe, and load its weights; return it in evaluation mode.
 
-    The network is first built without memory, to compare its shapes with the file's tensors: a file cannot make it larger
-    than its own weights.
+    The network is first built on the meta device, without allocating memory. Its shapes must equal those of the file's
+    tensors, so a damaged description cannot allocate more memory than the file's weights take.
 
     Raises:
         FormatError: The network cannot be built, or the weights do not match it.
     """
     if long := [key for key, value in entries["policy"].items() if isinstance(value, list) and len(value) > LONGEST]:
         raise FormatError(
-            f"The network that {name} describes cannot be built: {long[0]} has more than {LONGEST} items."
+            f"The network that {name} describes cannot be built: {long[0]} has more than {LONGEST} items. "
+            "Use another file."
         )
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
@@ -119,7 +122,7 @@ def build_policy(build: Callable[[Mapping[str, Any]], LearnedPolicy], entries: M
         if isinstance(error, FledgeError):
             raise
         raise FormatError(
-            f"The network that {name} describes cannot be built: {str(error).splitlines()[0]}."
+            f"The network that {name} describes cannot be built: {str(error).splitlines()[0]}. Use another file."
         ) from error
     check_shapes(outline, entries["model"], name)
     return load_weights(build(entries["policy"]), entries["model"], name).eval()

@@ -16,9 +16,10 @@ from fledge.core.terminal import harmless
 @click.option("--repair", is_flag=True, help="Move damaged files to aside/ in that folder, and correct `latest`.")
 @as_json
 def doctor(target: Path, repair: bool, as_json: bool) -> None:
-    """Verify every checkpoint in TARGET, a run or any folder: say which can be resumed, are damaged, or are leftovers.
+    """Verify every checkpoint in TARGET, a run or any folder, and list the good and the damaged ones.
 
-    Reads every byte. Exits with 1 if anything is wrong. --repair deletes nothing.
+    Also lists checkpoints that were saved as a difference from another file which is now missing or damaged, and temporary
+    files of killed processes. Reads every byte; exits with 1 if anything is wrong. --repair deletes no file.
     """
     from fledge.storage.doctor import examine_folder, render, repair_folder
 

@@ -26,8 +26,8 @@ def envelope(overrides: tuple[str, ...], picture: Path | None, check: int | None
 
     Keys are own_speed, target_speed, aspect_deg (0: nose-on), off_boresight_deg, range_m, load_limits, and any of the
     duel's settings, for example: own_speed=300 target_speed=250 aspect_deg=30 env.missile.burn_s=8. The time to decide is how
-    long the target may wait before turning away no longer saves it. Without --check, missile flights are simulated, and no
-    table is needed.
+    long the target can hold its course and still escape a shot by turning away. Without --check, missile flights are
+    simulated, and no table is needed.
     """
     check_output(picture)
     from fledge.core.terminal import counting, make_console

@@ -73,8 +73,9 @@ def eval(
     """Evaluate policies on episodes that they were not trained on.
 
     POLICY is a run's folder, a policy file, a shipped policy's name, or a scripted policy: straight, gap, orca, planner.
-    A single policy flies in the env that it was trained in, without its easier training episodes. Several policies are
-    compared on the same episodes, in the env of the first one that was trained; each keeps its own sensors and decision rate.
+    A single policy flies in its training env, at full difficulty (in navigation: all movers, no starts inside the forest).
+    Several policies fly the same episodes, in the training env of the first one that has one, each with its own sensors and
+    decision rate.
     """
     policies, overrides = split_overrides(arguments)
     if help_config:

@@ -19,9 +19,9 @@ from fledge.core.terminal import harmless, strict_json
 def inspect(target: str, everything: bool, task: str | None, verify: bool, as_json: bool) -> None:
     """Show the contents of TARGET: a run, a shipped policy's name, or a file (.fledge, .pt, .pt.lz4, .safetensors, .frec).
 
-    For a run or a folder of checkpoints: the command and machine that made it, its checkpoints (step, metric, whole or
-    weights only), its policy, and the settings that differ from the defaults. For a checkpoint or rollout: what it holds; of
-    a truncated one, what is complete. For a recording: its episodes and how they ended.
+    For a run or a folder of checkpoints: the command and machine that made it, its checkpoints (step, metric, and whether
+    they hold everything or only the weights), its policy, and the settings that differ from the defaults. For a checkpoint
+    or rollout: its entries; if the file is truncated, those that are complete. For a recording: its episodes and outcomes.
     """
     from fledge.tasks.registry import find_task
     from fledge.training.inspection import inspect_target, render

@@ -59,8 +59,8 @@ def train(
     """Train a policy: watch it learn, stop and resume at any time.
 
     TASK is navigation (the default), aircombat, gym:ID for any Gymnasium env, a Python file such as examples/hover.py, or
-    module:object. Ctrl-C saves and stops; `--resume RUN` continues. The preset navrl trains the task, network and settings
-    of NavRL (github.com/Zhefan-Xu/NavRL).
+    module:object. Ctrl-C saves and stops; `--resume RUN` continues. --preset navrl uses the task, network and
+    settings of NavRL (github.com/Zhefan-Xu/NavRL).
     """
     tasks, overrides = split_overrides(read_flags(arguments))
     tasks += [task_option] if task_option else []

@@ -15,7 +15,7 @@ from fledge.core.errors import ConfigError
 
 
 def first_page(places: Sequence[Path]) -> str:
-    """Return the page to open: of a single recording, the list of several recordings, or else the training page."""
+    """Return the path of the page to open: the player for one recording, the list for several, else the training page."""
     if not all(place.is_file() for place in places):
         return "/"
     from fledge.app.runs.file_index import make_id

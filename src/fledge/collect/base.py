@@ -34,8 +34,8 @@ class Collector(ABC):
 
     Attributes:
         simulate_s: Seconds that the env took in the last rollout.
-        env_log: What the env logged in the last rollout (`TensorEnv.log_scalar`): sum and count by name.
-        frames_per_batch: Decisions per rollout over all envs, 0 if unknown.
+        env_log: Scalars that the env logged in the last rollout (`TensorEnv.log_scalar`): (sum, count) by name.
+        frames_per_batch: Decisions (actions of one env each) per rollout, summed over all envs; 0 if unknown.
     """
 
     simulate_s: float = 0.0
@@ -50,7 +50,7 @@ class Collector(ABC):
         """Collect and return one batch.
 
         Args:
-            prepare: Called before collecting, while the env is idle, so that it can change the env (curriculum).
+            prepare: Function to call before collecting, while the env is idle; it may change the env (curriculum).
         """
 
     def iterator(self) -> Iterator[Any]:

@@ -46,7 +46,8 @@ class CompressTransform(Transform):
     """Compress entries of rollouts, [N, T] (with an axis named time) or [T, N], and of single steps, [N] or [], losslessly.
 
     Args:
-        compression_level: 0 (store), 1-2 LZ4 (fastest), 3-5 Zstd, 6-9 pcodec too.
+        compression_level: 0 (store), 1-2 LZ4 (fastest), 3-5 LZ4 or Zstd, 6-9 LZ4, Zstd or pcodec; the codec is
+            chosen by trying a sample.
         keys: Entries to compress, nested entries as tuples; by default those that `default_keys` returns.
     """
 
@@ -58,7 +59,7 @@ class CompressTransform(Transform):
         self.compression_level, self.chosen = compression_level, keys
 
     def default_keys(self, data: TensorDictBase) -> list[Key]:
-        """Return the entries to compress if the constructor got no `keys`."""
+        """Return the entries to compress if the constructor got no `keys`: those of `compressed.large_keys`."""
         return large_keys(data)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -99,7 +100,7 @@ class CompressTransform(Transform):
 
 
 def _axes(data: TensorDictBase) -> tuple[int, tuple[int, ...]]:
-    """Return the time axis, and which axes of [T, N] the batch lacks (a rollout lacks none, a single step lacks time)."""
+    """Return the time axis, and the axes that must be inserted to make the batch a rollout: () if it is one."""
     if len(data.batch_size) > 1:
         return time_axis(data), ()
     names = [*data.names] if data._has_names() else []

@@ -76,7 +76,7 @@ class CompressedBatch:
             envs: Slice, list of env numbers, or mask.
             keys: Compressed entries to decode; all by default. Other compressed entries are left out of the result.
             transitions: Slice or list of numbers that index `reshape(-1)` of the batch, or a mask over the batch; the result
-                has one batch dimension. Blocks hold whole envs, so few transitions of many envs cost as much as all of them.
+                has one batch dimension. To return one transition, the block of its env is decoded whole.
         """
         if envs is not None and transitions is not None:
             raise InputError("decode() got both envs and transitions: pass one of them.")
@@ -107,7 +107,7 @@ class CompressedBatch:
                 index = index.long().flatten()
         whole = not (index.dtype.is_floating_point or index.dtype == torch.bool) and index.ndim == 1
         if not whole or (index.numel() and not -count <= int(index.min()) <= int(index.max()) < count):
-            raise InputError(f"transitions must be a list of numbers below {count}, a slice, or a mask over the batch.")
+            raise InputError(f"transitions must be a list of indices below {count}, a slice, or a mask over the batch.")
         index = index.long() % count
         out = self.rest.reshape(-1)[index.to(self.rest.device or "cpu")]
         for key in keys:
@@ -145,7 +145,8 @@ class CompressedDataCollector(Collector):
 
     Args:
         base_collector: A collector of fledge or TorchRL, or any iterable of TensorDicts. This collector owns it from now on.
-        compression_level: 0 (store), 1-2 LZ4 (fastest), 3-5 Zstd, 6-9 pcodec too; every level is lossless.
+        compression_level: 0 (store), 1-2 LZ4 (fastest), 3-5 LZ4 or Zstd, 6-9 LZ4, Zstd or pcodec; the codec is
+            chosen by trying a sample. Every level is lossless.
         keys: Entries to compress, nested entries as tuples; by default those that `large_keys` returns.
     """
 
@@ -177,10 +178,12 @@ class CompressedDataCollector(Collector):
         if self._own:
             return self._compress(base.rollout(prepare), copies=True)  # the base updates it in place
         if prepare is not None:
-            raise ConfigError(f"prepare needs a collector of fledge, but base_collector is a {type(base).__name__}.")
+            raise ConfigError(
+                f"prepare needs a collector of fledge, but base_collector is a {type(base).__name__}: leave prepare out."
+            )
         data = next(self._iterator(), None)
         if data is None:
-            raise InputError("rollout() was called after the base collector's last batch: iterate over the collector.")
+            raise InputError("The base collector has no more batches: use `for batch in collector`, which stops there.")
         return self._compress(data, self._copies)
 
     def __iter__(self) -> Iterator[CompressedBatch]:
@@ -234,7 +237,7 @@ def tensor_keys(data: TensorDictBase) -> list[Key]:
 
 
 def time_axis(data: TensorDictBase) -> int:
-    """Return the axis named "time", or 0 if the axes have no names."""
+    """Return the number of the axis named "time", or 0 if no axis has that name."""
     if len(data.batch_size) != 2:
         raise InputError(f"A batch has size {[*data.batch_size]}, but must have [T, N], or [N, T] with axis names.")
     names = [*data.names] if data._has_names() else []

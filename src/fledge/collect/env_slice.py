@@ -43,7 +43,7 @@ class EnvSlice:
         self.simulate_s = 0.0
 
     def slots(self, rollout: TensorDict) -> list[Slot]:
-        """Return this env's part of every row of a rollout; each row keeps its `final_obs` if the rollout has that entry."""
+        """Return a slot per row of a rollout; they share one `final_obs` buffer if the rollout has no such entry."""
         own = {k: v[:, self.columns] for k, v in rollout.items()}
         obs, final, steps = own["obs"], own.get("final_obs"), len(rollout)
         slots = []
@@ -56,7 +56,7 @@ class EnvSlice:
         return slots
 
     def begin(self, slot: Slot) -> None:
-        """Reset the env before the first rollout, and copy its current observation into the first row of a rollout."""
+        """Copy the env's current observation into row 0 of a rollout; reset the env before the first rollout."""
         if not self.begun:
             self.env.reset(out=TensorDict({"obs": self.spare}, [self.env.num_envs]))
             self.begun = True
@@ -64,7 +64,7 @@ class EnvSlice:
             slot.obs[name].copy_(value)
 
     def step(self, slot: Slot) -> None:
-        """Step the env with the row's action."""
+        """Step the env with the action of the row; the results go to the row, the observation to the next row."""
         begun = time.perf_counter()
         self.env.step(slot.row["action"], out=slot.out)
         self.simulate_s += time.perf_counter() - begun

@@ -66,16 +66,16 @@ class set_exploration_type:
 
 
 def caller_context() -> Context:
-    """Return a copy of the caller's context that gives another thread the caller's exploration type."""
+    """Return a copy of the caller's `contextvars` context: code that runs in it uses the caller's exploration type."""
     context = copy_context()
     context.run(_override.set, _override.get() or _torchrl_type())
     return context
 
 
-def is_deterministic(own: bool) -> bool:
-    """Return whether to take the mean: as fledge's or TorchRL's `set_exploration_type` says, or `own` outside of both."""
+def is_deterministic(default: bool) -> bool:
+    """Return whether to take the mean, as set by fledge's or TorchRL's `set_exploration_type`, else `default`."""
     override = _override.get() or _torchrl_type()
-    return own if override is None else override is ExplorationType.MEAN
+    return default if override is None else override is ExplorationType.MEAN
 
 
 def _torchrl_type() -> ExplorationType | None:

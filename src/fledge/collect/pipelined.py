@@ -99,7 +99,7 @@ class PipelinedDataCollector(Collector):
         """Return the next batch and start the following ones; `prepare` is called before each batch that this call starts."""
         data = self._take(prepare)
         if data is None:
-            raise InputError("rollout() was called after the base collector's last batch: iterate over the collector.")
+            raise InputError("The base collector has no more batches: use `for batch in collector`, which stops there.")
         return data
 
     def _take(self, prepare: Prepare | None = None, until: int = -1) -> TensorDictBase | None:

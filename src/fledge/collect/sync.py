@@ -94,7 +94,8 @@ class SyncDataCollector(Collector):
             specs = (other.observation_spec, other.action_spec, other.device)
             if other is first or specs != (first.observation_spec, first.action_spec, first.device):
                 raise ConfigError(
-                    "env has two envs that are one object, or that differ in specs or device: pass separate, equal envs."
+                    "env has two envs that are one object, or that differ in specs or device: pass separate "
+                    "envs with the same specs and device."
                 )
 
     def _allocate(self) -> tuple[TensorDict, list[list[Slot]]]:
@@ -209,7 +210,9 @@ class SyncDataCollector(Collector):
         parts = {k: state[k] if isinstance(state[k], list) else [state[k]] for k in ("env", "obs")}
         if len(parts["env"]) != len(self._env_slices):
             saved, own = len(parts["env"]), len(self._env_slices)
-            raise ConfigError(f"The state needs a collector over {saved} envs, but this collector has {own}.")
+            raise ConfigError(
+                f"The state needs a collector over {saved} envs, but this one has {own}: pass {saved} envs."
+            )
         for env_slice, env, obs in zip(self._env_slices, parts["env"], parts["obs"], strict=True):
             env_slice.load_state_dict(env, obs)
             env_slice.begun = bool(state["begun"])
@@ -224,7 +227,7 @@ class SyncDataCollector(Collector):
 
 
 def split_trajectories(data: TensorDict) -> TensorDict:
-    """Split a rollout [T, N] into [num_trajectories, max_length] with a bool "mask"; each row is part of one episode."""
+    """Split a rollout [T, N] into [num_trajectories, max_length] and a "mask"; each row holds steps of one episode."""
     done = data["terminated"] | data["truncated"]
     t, n = done.shape
     pieces: list[TensorDict] = []

@@ -48,7 +48,7 @@ class RewardAdapter(BaseReward):
     """Adapt one of Fledge's rewards: without `done` or `info`, assume that no fight ended and no shot was fired.
 
     Args:
-        reward: Fledge's reward.
+        reward: The reward to adapt.
     """
 
     def __init__(self, reward: rewards.BaseReward, device: str | torch.device = "cpu") -> None:

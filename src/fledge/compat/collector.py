@@ -68,7 +68,7 @@ class SyncDataCollector(sync.SyncDataCollector):
         return data, slots
 
     def rollout(self, prepare: Prepare | None = None) -> Any:
-        """Collect `frames_per_batch` decisions and return them, [N, T]."""
+        """Call `prepare` if given, then collect `frames_per_batch` decisions and return them, [N, T]."""
         self._latest = self._views[id(super().rollout(prepare))]
         return self._latest
 

@@ -49,7 +49,7 @@ class CompressedRollout(CompressedBatch):
         known = {(key,) if isinstance(key, str) else key for key in self.keys()}
         found: Key | None = next((key for key in ((*path, LIDAR) for path in OBSERVATIONS) if key in known), None)
         if found is None:
-            raise InputError(f"The batch has no entry named {LIDAR!r}, but only {sorted(known)}.")
+            raise InputError(f"The batch needs an observation named {LIDAR!r}, but has only {sorted(known)}.")
         return found
 
 
@@ -79,7 +79,7 @@ class CompressedDataCollector(compressed.CompressedDataCollector):
         return self._compress_observations(data, copies)
 
     def _compress_observations(self, data: TensorDictBase, copies: bool = True) -> CompressedRollout:
-        """Return the batch with its large entries compressed."""
+        """Return the batch with its large entries compressed; `copies` copies the other entries instead of sharing them."""
         if not data._has_names() or TIME not in data.names:
             inner = getattr(self.base_collector, "base_collector", self.base_collector)
             data = env_major(data) if isinstance(inner, SyncDataCollector) else data.copy().refine_names(..., TIME)
@@ -130,7 +130,7 @@ class CompressedLidarTransform:
     def __call__(self, tensordict: Any) -> Any:
         observations = find_observations(tensordict)
         if LIDAR not in observations.keys():  # noqa: SIM118 - a TensorDict is no dict
-            raise InputError(f"The data has no observation {LIDAR!r}, but only {sorted(observations.keys())}.")
+            raise InputError(f"The data needs an observation {LIDAR!r}, but has only {sorted(observations.keys())}.")
         observations[LIDAR + "_compressed"] = compress_image(observations[LIDAR], self.compression_level)
         del observations[LIDAR]
         return tensordict

@@ -1,7 +1,7 @@
 """NavRL's `env.py`: the navigation env with the attributes and methods of NavRL's env class.
 
     env = NavigationEnv(cfg)
-    env.drone.pos, env.drone.vel            # [N, 3], m and m/s in the world; the env's own memory
+    env.drone.pos, env.drone.vel            # [N, 3], m and m/s; writing to them moves the drones
     env._reset_idx(env_ids)                 # begin new episodes in these envs
     env._compute_state_and_obs()            # observations now, without a step
     env.lidar_scan                          # [N, 1, 36, 4]

@@ -137,10 +137,11 @@ class PPO(ActorCritic):
     # ---- acting -----------------------------------------------------------------------------------------------------
 
     def forward(self, x: Any) -> Any:
-        """Return action parameters and values of encoded observations [B, F]; to a dict or TensorDict `x`, add actions.
+        """Apply the network: to encoded observations [B, F], or to the observations in a dict or TensorDict.
 
-        The dict must have observations where `find_observations` looks. The method adds "action" (and ("agents", "action")
-        if the dict has "agents"), "sample_log_prob" and "state_value", and returns the dict.
+        For a tensor, return the parameters of the action distribution and the values. For a dict, which must have
+        observations where `find_observations` looks, add "action" (and ("agents", "action") if the dict has "agents"),
+        "sample_log_prob" and "state_value", and return the dict.
         """
         return self.network(x) if isinstance(x, Tensor) else self._fill_actions(x, find_observations(x))
 

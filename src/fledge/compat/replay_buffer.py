@@ -5,7 +5,7 @@
     batch = buffer.sample(batch_size=256)           # tensors [256, ...] by key
 
 Unlike in `fledge.DictReplayBuffer`, the oldest frames are removed one by one, `.buffer[key]` is a sequence of frames,
-`next_X` need not be the next frame of X, graphs may change their size, and `done` may be set anywhere.
+`next_X` need not be the next frame of X, frames of a key may differ in size, and `done` may be set anywhere.
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ class DictReplayBuffer:
         entries = named_values("episode", episode_data)
         names = list(entries) if self.keys is None else self.keys
         if set(names) != set(entries):
-            raise InputError(f"The episode has the keys {sorted(entries)}, but this buffer stores {sorted(names)}.")
+            raise InputError(
+                f"The episode has the keys {sorted(entries)}, but must have those of the buffer: {sorted(names)}."
+            )
         columns, values = read_columns(entries, self.columns, self.given, self.max_size)
         if columns != self.columns:
             self._rebuild(columns)
@@ -110,7 +112,10 @@ class DictReplayBuffer:
             self._skip = 0
 
     def _rebuild(self, columns: dict[str, Column]) -> None:
-        """Store all frames again, after a column became ragged or larger, or a `next_X` became a column of its own."""
+        """Store all frames again in new columns.
+
+        Needed if frames of a key became larger or differ in size, or if a `next_X` does not repeat X one frame later.
+        """
         kept = [{key: self._frames(number, key) for key in self.columns} for number in range(self._engine.num_episodes)]
         self._engine.close()
         self.columns, self._skip, self._index = columns, 0, None
@@ -158,7 +163,7 @@ class DictReplayBuffer:
         return {key: FrameList(self, key) if key in self.columns else [] for key in self.keys or ()}
 
     def _frames(self, episode: int, key: str) -> Any:
-        """Return the frames of an episode that are still stored: a tensor [T, ...], or a list if the key is ragged."""
+        """Return the frames of an episode that are still stored: a tensor [T, ...], or a list if their sizes differ."""
         column, engine = self.columns[key], self._engine
         begin, length = self._skip if episode == 0 else 0, int(engine.index.values[episode])
         source, later = (column.name.removeprefix(NEXT), 1) if column.derived else (column.name, 0)

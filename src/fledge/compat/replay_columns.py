@@ -2,7 +2,8 @@
 
 The engine derives `next_X` from X, refuses `done` inside an episode, and needs a `KeySpec` for frames of different sizes. So
 each key is a column under a neutral name, "kN"; `next_X` is derived, "next_kN", as long as it repeats X one frame later in
-every episode; and frames of different sizes make a column ragged, with space for the next power of two.
+every episode; and a column whose frames differ in the length of their first axis is ragged: all its frames are padded to the
+same length, a power of two.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ def _stack(key: str, frames: Sequence[Any]) -> Any:
         return as_tensor(np.asarray(frames), key)
     if len({(tensor.shape[1:], tensor.dtype) for tensor in tensors}) != 1:
         shapes = sorted({f"{tuple(tensor.shape)} {tensor.dtype}" for tensor in tensors})[:4]
-        raise InputError(f"The frames of {key!r} are {', '.join(shapes)}, but only their first axis may differ.")
+        raise InputError(f"The frames of {key!r} have shapes {', '.join(shapes)}, but only the first axis may differ.")
     return tensors
 
 

@@ -32,7 +32,7 @@ def compress_rollout(data: TensorDictBase, compression_level: int = 9) -> Compre
 
 
 def decompress_rollout(compressed: CompressedBatch, device: torch.device | str | None = None) -> TensorDictBase:
-    """Return the rollout passed to `compress_rollout`, on its own device or on `device`."""
+    """Return the rollout that was passed to `compress_rollout`, on `device`, by default on the device that it had then."""
     return _decode(compressed, None, device)
 
 

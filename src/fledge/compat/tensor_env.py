@@ -76,7 +76,7 @@ class TensorEnv(BaseEnv, base.TensorEnv):
         if max_entities_per_env < needed:
             raise ConfigError(
                 f"max_entities_per_env is {max_entities_per_env}, but two fighters with {cfg.missile.carried} missiles each "
-                f"need {needed}."
+                f"need {needed}: set it to {needed} or more."
             )
         base.TensorEnv.__init__(self, num_envs, str(usable_device(device)), seed)
         self.max_entities, self.decision_s = max_entities_per_env, cfg.decision_s

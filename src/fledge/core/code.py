@@ -86,10 +86,11 @@ def module_from_file(path: Path) -> ModuleType:
 
 @contextlib.contextmanager
 def importable(folder: Path) -> Iterator[None]:
-    """Put a folder first on the module search path inside the block, and last after it, for imports inside functions.
+    """Let the code in the `with` block import modules from a folder, before modules of the same name elsewhere.
 
-    Imported modules of other such folders are dropped if the folder has a module of the same name, so that each file
-    imports the modules beside it.
+    Afterwards the folder stays at the end of the module search path, for imports that functions make when they are called.
+    If a file in another folder has already imported a module of the same name, that module is forgotten, so that each file
+    imports the modules in its own folder.
     """
     for name, module in list(sys.modules.items()):
         home = Path(getattr(module, "__file__", None) or "/").parent

@@ -65,7 +65,7 @@ def explain_settings(layers: Sequence[tuple[str, Any]], prefix: str = "") -> Ite
 
     Args:
         layers: Named configs of one class: the defaults first, the one to explain last. The origin of a value is the
-            first layer that has it, provided that all later layers have it too.
+            layer that changed it last.
     """
     kind = type(layers[-1][1])
     values = [{f"{prefix}{key}": written(value) for key, _, value in walk(config)} for _, config in layers]

@@ -41,8 +41,8 @@ def build_config(
     Args:
         aliases: For each other name, the setting or section that it stands for. "" ignores the name; "=value" accepts it
             only with that value; "total_frames * env.num_envs" sets total_frames to the given value times the final
-            env.num_envs ("/" divides; numbers are allowed too). If a name is both an alias and a setting, plain values go
-            to the alias and references to code to the setting: reward=shaped, reward=module:object.
+            env.num_envs ("/" divides; numbers are allowed too). If a name is both an alias and a setting, a reference to
+            code (reward=module:object) is given to the setting, and other text (reward=shaped) to what the alias stands for.
         groups: Presets by group and name. `group=name` merges a preset into the section called `group`, or into the whole
             config if there is no such section.
         prefix: Prefix of keys in overrides and errors if `kind` is a part of a larger config: "env.".
@@ -131,7 +131,10 @@ class _Config:
         return OmegaConf.select(self.node, key.removeprefix(self.prefix))
 
     def finish(self) -> None:
-        """Multiply the values of aliases with factors, now that all settings are known."""
+        """Multiply or divide the values that were set by an alias such as "total_frames * env.num_envs".
+
+        Call this last, as the factors may be settings.
+        """
         for key, (written_as, factors) in self.scaled.items():
             value = self._get(key)
             for sign, name in zip(factors[::2], factors[1::2], strict=True):

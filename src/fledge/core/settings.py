@@ -83,7 +83,7 @@ class Rule:
 def setting(
     default: Any = dataclasses.MISSING, *, default_factory: Callable[[], Any] | None = None, **rule: Any
 ) -> Any:
-    """Return a dataclass field with a `Rule` of these limits; a default list is copied for each config."""
+    """Return a dataclass field with this default and a `Rule` of the other arguments; each config copies a default list."""
     metadata = {KEY: Rule(**rule)}
     if isinstance(default, list):
         return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
@@ -107,7 +107,7 @@ def walk(config: Any, prefix: str = "") -> Iterator[tuple[str, dataclasses.Field
 
 
 def check_settings(config: Any, prefix: str = "") -> None:
-    """Raise ConfigError unless every setting is within its limits, then call `validate` of the config and its parts.
+    """Raise ConfigError unless every setting is within its limits; then call `validate` of the config and nested configs.
 
     Numbers must be finite even without limits. `validate` checks combinations of fields.
     """

@@ -97,7 +97,8 @@ class TextTable:
         return max((cell_len(text) for text in (*heads, *lines)), default=0)
 
     def _merge_keys(self, most: int) -> TextTable:
-        """Return the table with its key columns joined into one: by commas, or by line breaks if wider than `most`."""
+        """Return the table with its key columns joined into one: with commas, or with line breaks if they are wider than
+        `most` characters."""
         if self.keys == 1:
             return self
         beside = sum(self._width(k, True) for k in range(self.keys)) + 2 * (self.keys - 1) <= most

@@ -1,4 +1,4 @@
-"""Start Warp without its messages. Importing this module imports Warp, so no other module of `core` does."""
+"""Start Warp without its messages. No other module of `core` imports this one, because that would load Warp."""
 
 from __future__ import annotations
 

@@ -56,7 +56,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
         with path.open(encoding="utf-8") as file:
             text = file.read(MAX_FILE + 1)
         if len(text) > MAX_FILE:
-            raise ConfigError(f"{path} is not a file of settings: it is larger than {MAX_FILE:,} characters.")
+            raise ConfigError(
+                f"{path} is too large for a file of settings, which may have at most {MAX_FILE:,} characters."
+            )
         check_yaml(text)
         content: Any = OmegaConf.to_container(OmegaConf.create(text))
     except (OSError, yaml.YAMLError, OmegaConfBaseException, ValueError, TypeError, LookupError) as error:

@@ -32,10 +32,10 @@ class Logger(Protocol):
 
 
 class FileLogger:
-    """Writes `metrics.csv` and `metrics.jsonl`: one row per call, on disk at once.
+    """Writes `metrics.csv` and `metrics.jsonl`: one row per call, flushed immediately.
 
-    While the disk is full, rows wait in memory, up to `MAX_WAITING` bytes, and are written as soon as there is space. A
-    resume drops the rows after `resume_step`, so that each step appears once.
+    While the disk is full, rows wait in memory, up to `MAX_WAITING` bytes, and are written as soon as there is space. If
+    `resume_step` is given, existing rows up to it are kept and later ones dropped, so that each step appears once.
     """
 
     def __init__(self, folder: Path, resume_step: int | None = None) -> None:
@@ -71,7 +71,7 @@ class FileLogger:
             self._waiting = self._waiting[self._json.write(self._waiting) :]
 
     def _append_to_table(self, row: Mapping[str, Any], rewrite: bool) -> None:
-        """Append a row to `metrics.csv`; write the file anew if a metric is new, such as that of an evaluation."""
+        """Append a row to `metrics.csv`; write the whole file anew if `rewrite`, or if the row has a new metric."""
         if rewrite or not row.keys() <= set(self._columns):
             self._csv.close()
             self._csv = self._write_table(read_metrics(self._json_path))
@@ -107,7 +107,7 @@ def _replace(path: Path, text: str) -> None:
 
 
 class TensorBoardLogger:
-    """Writes TensorBoard event files to `folder`/tensorboard, each step at once."""
+    """Writes TensorBoard event files to `folder`/tensorboard and flushes them after each step."""
 
     def __init__(self, folder: Path, resume_step: int | None = None) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -138,9 +138,9 @@ class WandbLogger:
 
 
 def open_wandb(folder: Path, mode: str, project: str, config: Mapping[str, Any]) -> tuple[WandbLogger | None, str]:
-    """Return a logger for Weights & Biases (None if it cannot start) and a note for the user; never ask for a key.
+    """Return a logger for Weights & Biases (None if it cannot start) and a note for the user.
 
-    Without a key on this machine, mode "online" becomes "offline".
+    Without a W&B API key on this machine, mode "online" becomes "offline"; the user is never asked for a key.
     """
     try:
         import wandb
@@ -188,7 +188,7 @@ class ConsoleLogger:
             self._bar.start()
 
     def resume(self, step: int, total_steps: int) -> None:
-        """Set the progress to a step, from which the remaining time is estimated."""
+        """Set the progress to `step` of `total_steps`; the remaining time is estimated from the steps after it."""
         self.start, self.total = step, total_steps
         self._started = time.monotonic()
         if self._bar is not None:

@@ -34,7 +34,7 @@ REWARD = "reward"
 
 
 def check_n_step(schema: Schema, n_step: int, gamma: float) -> None:
-    """Raise ConfigError unless the keys allow n-step returns."""
+    """Raise ConfigError unless gamma is in [0, 1] and, if n_step > 1, the keys include "reward" and a `next_X`."""
     if not 0.0 <= gamma <= 1.0:
         raise ConfigError(f"gamma is {gamma}, but must lie between 0 and 1.")
     if n_step > 1 and (REWARD not in schema.stored or not schema.nexts):
@@ -42,7 +42,7 @@ def check_n_step(schema: Schema, n_step: int, gamma: float) -> None:
 
 
 def transitions(data: EpisodeStore, number: np.ndarray, n_step: int, gamma: float) -> Batch:
-    """Return the transitions with these numbers [B], counted from the oldest transition in the buffer."""
+    """Return the batch of transitions with these numbers, shape [B]; 0 is the oldest transition in the buffer."""
     episode, offset = data.index.get_range_relative_idx(number)
     count = len(number)
     taken = np.minimum(n_step, data.index.values[episode] - offset)  # k
@@ -97,7 +97,10 @@ def _n_step_reward(pick: Pick, spec: KeySpec, shape: tuple[int, ...], taken: np.
 
 
 def windows(data: EpisodeStore, episode: np.ndarray, start: np.ndarray, length: int) -> Batch:
-    """Return windows of `length` transitions from `start` [B] of each `episode` [B]."""
+    """Return windows of `length` transitions: window i begins at transition start[i] of episode[i].
+
+    A negative start lies before the episode.
+    """
     schema, lengths = data.schema, data.index.values[episode]
     count, width = len(episode), length + bool(schema.nexts)
     rows = np.clip(start[:, None] + np.arange(width), 0, lengths[:, None])
@@ -120,14 +123,14 @@ def windows(data: EpisodeStore, episode: np.ndarray, start: np.ndarray, length: 
 
 
 def _masked(words: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Return a copy with zeros where the mask is false."""
+    """Return a copy of `words` with zeros where the mask is false."""
     words = words.copy()
     words[~mask] = 0
     return words
 
 
 def _named(found: dict[str, torch.Tensor], schema: Schema) -> Batch:
-    """Return a batch with the schema's keys in their order; a ragged key has a mask instead of its counts."""
+    """Return `found` in the order of the schema's keys; ragged keys (of varying length) get masks instead of counts."""
     batch: Batch = {}
     for name in schema.names:
         batch[name] = found[name]
@@ -141,7 +144,7 @@ def _named(found: dict[str, torch.Tensor], schema: Schema) -> Batch:
 def sequence_starts(
     lengths: np.ndarray, length: int, count: int, rng: np.random.Generator, ends: Ends = "inside"
 ) -> Sequence[np.ndarray]:
-    """Sample `count` windows uniformly; return their episodes and first frames (negative if before the episode)."""
+    """Sample `count` windows uniformly; return each one's episode and first transition (negative: before the episode)."""
     before = length - 1 if ends == "pad" else 0
     each = np.cumsum(lengths + before if ends == "pad" else np.maximum(lengths - length + 1, 1))
     drawn = rng.integers(0, each[-1], count)

@@ -58,7 +58,8 @@ class DictReplayBuffer(EpisodeStore):
         beta: Exponent of the importance weights.
         seed: Seed of the samples; None takes a random one.
         decode_threads: Threads that decode, including the caller's; None derives it from the cores.
-        cache_bytes: Cache of decoded chunks for each key that a general codec compresses; helps if frames are resampled.
+        cache_bytes: Bytes of decoded chunks to cache for each key that LZ4, Zstd or pcodec compresses. Helps if the
+            same frames are sampled repeatedly.
         segment_frames: `add_rollout` cuts open episodes after this many transitions; None waits for their end.
     """
 
@@ -116,7 +117,7 @@ class DictReplayBuffer(EpisodeStore):
     # ---- adding ------------------------------------------------------------------------------------------------
 
     def add(self, episode: Mapping[str, Any]) -> None:
-        """Add one episode: arrays or tensors [T, ...] per key, compressed frames or text (see `ingest`)."""
+        """Add one episode: arrays or tensors [T, ...] per key, or compressed frames or text (see `ingest.forms`)."""
         with self.lock, self._restore_schema_on_error():
             entries = named_values("episode", episode)
             self._settle(episode_names(entries))
@@ -141,7 +142,12 @@ class DictReplayBuffer(EpisodeStore):
             return stored
 
     def flush(self, obs: Mapping[str, Any] | None = None) -> int:
-        """Store open episodes as they are and return their number; `obs` [N, ...] are the next observations, if known."""
+        """Store the episodes that have not ended yet, and return how many were stored.
+
+        Args:
+            obs: Next observations [N, ...], if known. Without them, a buffer with `next_X` keys drops the last transition of
+                each episode.
+        """
         with self.lock:
             self._check_alive()
             if self.open is None:
@@ -161,7 +167,7 @@ class DictReplayBuffer(EpisodeStore):
 
     @contextlib.contextmanager
     def _restore_schema_on_error(self) -> Iterator[None]:
-        """Restore the schema if the data that it was inferred from is refused."""
+        """Forget the keys and specs that were taken from the added data if the block raises an error."""
         self._check_alive()
         known, nameless = dict(self.schema.specs), self.schema.open
         try:
@@ -214,7 +220,8 @@ class DictReplayBuffer(EpisodeStore):
             numbers, begin = integers(index), self.index.evicted_total
             if not len(numbers) or numbers.min() < begin or numbers.max() >= begin + self.index.total:
                 given = f"has values from {numbers.min()} to {numbers.max()}" if len(numbers) else "is empty"
-                raise InputError(f"index {given}, but the buffer keeps only {begin} to {begin + self.index.total - 1}.")
+                last = begin + self.index.total - 1
+                raise InputError(f"index {given}, but must hold values from {begin} to {last}, which the buffer keeps.")
             return self._transitions(numbers - begin)
 
     def update_priorities(self, index: Indices, priority: np.ndarray | torch.Tensor | Sequence[float]) -> None:
@@ -262,7 +269,7 @@ class DictReplayBuffer(EpisodeStore):
             snapshot.load(self, state)
 
     def forked(self, number: int) -> None:
-        """Give a forked child random numbers of its own, which depend only on the state of `rng` and on `number`."""
+        """Seed the sampling of a forked child from the state of `rng` and the child's `number`."""
         self.rng = np.random.default_rng([number, *self.rng.integers(0, 2**32, 4)])
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -2,8 +2,8 @@
 
 Contract
     Episodes enter and leave whole. All stores, the index (`PrefixSum`) and the priorities hold the same episodes at any
-    time. Stores are chosen by size on the first episode, and a second and last time after `MEASURE_FRAMES` transitions,
-    because the first episode may not be typical.
+    time. The store of each key (how it is compressed) is chosen by sizes measured on the first episode, and once more
+    after `MEASURE_FRAMES` transitions, because the first episode may not be typical.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class EpisodeStore:
         self.stores, self.measured = stores, True
 
     def words_of(self, episode: int, only: str | None = None) -> Words:
-        """Return the decoded words of an episode, for all internal keys or for the key `only`."""
+        """Return an episode, decoded to words (see `schema`), for all internal keys or only for the key `only`."""
         length, with_final = int(self.index.values[episode]), self.schema.with_final()
         rows = np.arange(length + bool(self.schema.nexts))
         words: Words = {}
@@ -135,7 +135,7 @@ class EpisodeStore:
 
 
 class Episodes(Sequence[torch.Tensor]):
-    """Frames of one key, [T, ...] per episode, oldest first, decoded on access; [T + 1, ...] if `next_X` is derived."""
+    """Episodes of one key X, oldest first, decoded on access: each [T, ...], or [T + 1, ...] if `next_X` is a key too."""
 
     def __init__(self, data: EpisodeStore, key: str) -> None:
         self._data, self._key = data, key

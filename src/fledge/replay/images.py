@@ -33,7 +33,7 @@ Packed = bytes | bytearray | memoryview
 
 
 def compress_image(image: np.ndarray | torch.Tensor, level: int = 9) -> bytes:
-    """Compress one image losslessly at a level of 0 (store) to 9 (smallest); store it raw if that saves less than 5 %."""
+    """Compress one image losslessly at a level of 0 (store) to 9 (smallest); raw if compressing saves less than 5 %."""
     return _compress(_as_array(image), level, sequence=False)
 
 
@@ -77,7 +77,10 @@ def _from_lz4(data: Packed, shape: Sequence[int] | None, dtype: Any) -> np.ndarr
     except (RuntimeError, ValueError, EOFError, MemoryError) as error:
         raise FormatError(f"The LZ4 frame cannot be read ({error}): it is cut off or damaged.") from error
     if len(content) != nbytes or not unpacker.eof:
-        raise FormatError(f"The LZ4 frame does not hold the {nbytes} bytes of shape {tuple(shape)} and dtype {kind}.")
+        raise FormatError(
+            f"The LZ4 frame does not hold the {nbytes} bytes of shape {tuple(shape)} and dtype {kind}: pass the shape "
+            "and dtype of the original."
+        )
     return np.frombuffer(content, kind).reshape(shape).copy()
 
 
@@ -119,7 +122,8 @@ def _decompress(data: Packed, expected: Sequence[int] | None, lz4_dtype: Any, se
         raise FormatError("The image is damaged: its content does not match its checksum.")
     if expected is not None and tuple(shape) != tuple(expected):
         raise InputError(
-            f"The bytes hold an image of shape {tuple(shape)}, but the argument shape is {tuple(expected)}."
+            f"The bytes hold an image of shape {tuple(shape)}, but the argument shape is {tuple(expected)}: correct "
+            "it or leave it out."
         )
     if not sequence:
         return out.view(dtype).reshape(shape)
@@ -129,7 +133,9 @@ def _decompress(data: Packed, expected: Sequence[int] | None, lz4_dtype: Any, se
 def _read_header(view: memoryview, sequence: bool) -> tuple[np.dtype[Any], list[int], str, int, int]:
     """Return dtype, shape, codec, checksum, and the position of the first byte after the header."""
     if len(view) < 8 or view[:4] != MAGIC:
-        raise FormatError("The bytes do not begin with FLI1: they are not a compressed image.")
+        raise FormatError(
+            "The bytes are not a compressed image: pass what compress_image or compress_image_seq returned."
+        )
     (length,) = struct.unpack_from("<I", view, 4)
     if length > MAX_HEADER or 8 + length > len(view):
         raise FormatError("The compressed image ends inside its header: it is cut off.")

@@ -59,13 +59,13 @@ STORAGE = {"filled": Array("b"), "length": int, "packed": JOINED, "single": [JOI
 
 
 def check_form(value: Any, form: Any, saved: str = "replay", where: str = "") -> Any:
-    """Return a saved state with its tensors as NumPy arrays.
+    """Check that a saved state has a form, and return it with its tensors as NumPy arrays.
 
     Args:
         value: The state, or a part of it.
-        form: What belongs there.
-        saved: What was saved, for the error.
-        where: Place of `value` in the state, such as "index/values".
+        form: Form that `value` must have (see the module).
+        saved: Kind of object that was saved, such as "replay"; used in the error.
+        where: Path of `value` in the state, such as "index/values"; used in the error.
 
     Raises:
         FormatError: A value does not have its form.

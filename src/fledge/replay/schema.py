@@ -41,7 +41,7 @@ class KeySpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(self.shape))
         if self.dtype not in DTYPE_NAMES or self.dtype.itemsize not in WORDS:
-            raise ConfigError(f"KeySpec.dtype is {self.dtype}, but must have at most 8 bytes, as torch.float32 has.")
+            raise ConfigError(f"KeySpec.dtype is {self.dtype}, but must be a torch.dtype of at most 8 bytes.")
         if self.ragged and (not self.shape or self.shape[0] < 1):
             raise ConfigError(
                 f"A ragged key has shape {self.shape}, but must begin with its largest number of elements."

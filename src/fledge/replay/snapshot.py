@@ -68,22 +68,30 @@ def load(buffer: DictReplayBuffer, state: Mapping[str, Any]) -> None:
         version = state["version"]
         if type(version) is int and version != VERSION:
             raise FormatError(
-                f"The saved replay has version {str(version)[:20]}, but fledge reads {VERSION}: update fledge."
+                f"The saved replay has version {str(version)[:20]}, but this fledge reads {VERSION}: load it with the fledge "
+                "that saved it."
             )
         state = check_form(state, REPLAY)
         if not buffer.schema.open and state["keys"] != buffer.schema.names:
             saved_keys = str(state["keys"])[:200]
-            raise InputError(f"The saved replay has keys={saved_keys}, but this buffer has {buffer.schema.names}.")
+            raise InputError(
+                f"The saved replay has keys={saved_keys}, but this buffer has {buffer.schema.names}: use the same keys."
+            )
         saved = {name: KeySpec.from_state(spec) for name, spec in state["specs"].items()}
         names = {name: saved.get(name) for name in state["keys"]}
         schema = Schema(names or None, buffer.schema.reserved)
         for name, spec in buffer.schema.specs.items():
             if schema.specs.get(name, spec) != spec:
-                raise InputError(f"The saved replay has {schema.specs[name]} for {name!r}, but this buffer has {spec}.")
+                raise InputError(
+                    f"The saved replay has {schema.specs[name]} for {name!r}, but this buffer has {spec}: load it "
+                    "into a new buffer with the same spec."
+                )
         index = PrefixSum(buffer.max_size)
         index.load_state_dict(state["index"])
         if index.total > buffer.max_size:
-            raise InputError(f"The saved replay has {index.total} transitions: raise max_size={buffer.max_size}.")
+            raise InputError(
+                f"The saved replay has {index.total} transitions, but max_size is {buffer.max_size}: raise max_size."
+            )
         stores = _load_stores(buffer, state, schema, index)
         priorities = _load_priorities(buffer, state, index)
         opened = _load_open(buffer, state, schema)

@@ -43,8 +43,7 @@ ROWS = PACKED_ROWS
 class CompressedStorage(LazyStackStorage):
     """TorchRL storage of compressed rows.
 
-    TorchRL decides by the storage's class how to stack samples; batches of the base class `LazyStackStorage` are left as
-    they are.
+    The base class is `LazyStackStorage`, because TorchRL does not stack batches from such a storage again.
 
     Args:
         max_size: Largest number of rows.

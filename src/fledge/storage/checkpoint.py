@@ -61,7 +61,7 @@ def check_level(format: str, level: int | None) -> None:
 
 
 def numbered_name(prefix: str, step: int) -> str:
-    """Return the file name of a history's checkpoint; leading zeros make names sort by step."""
+    """Return the file name of a step's checkpoint in a `CheckpointHistory`; leading zeros make names sort by step."""
     return f"{prefix}_{step:09d}{NATIVE}"
 
 
@@ -76,9 +76,10 @@ def write_state(
     base: str | os.PathLike[str] | None = None,
     plans: Plans | None = None,
 ) -> Written:
-    """Write the tree `node` and its staged leaves durably to `path`.
+    """Write a state durably to `path`: its tree `node`, and its leaves, whose `data` must be set.
 
-    If `base` turns out to be damaged, write the whole state instead: an old file must not make a save fail.
+    With `base`, store only the difference to this earlier checkpoint. If the base opens, but tensors in it turn out to be
+    damaged, store the whole state instead: an old file must not make a save fail.
     """
     if format != "native":
         if base is not None:
@@ -125,10 +126,10 @@ def _spellings(path: Path) -> list[Path]:
 
 
 def _checked_base(base: str | os.PathLike[str], target: Path) -> Path:
-    """Return the path of a delta's base, after checks.
+    """Return `base` as a Path, if `target` may be stored as a difference to it.
 
     Raises:
-        ConfigError: The base is in another folder, or `target` would overwrite it or a file that it needs.
+        ConfigError: The base is in another folder, or `target` would overwrite the base or a file that the base needs.
     """
     base = Path(base)
     if base.resolve().parent != target.resolve().parent:
@@ -144,7 +145,7 @@ def _checked_base(base: str | os.PathLike[str], target: Path) -> Path:
 
 
 def stage_now(state: Any, dtensor: DTensorChoice = None) -> tuple[Node, list[Leaf]]:
-    """Return a state's tree, and its leaves with `data` set; the bytes share the caller's memory where possible."""
+    """Return a state's tree, and its leaves with their bytes in `data`: views of the caller's memory where possible."""
     node, leaves = flatten(state, dtensor)
     for leaf in leaves:
         leaf.data = bytes_of(leaf.source)
@@ -171,7 +172,7 @@ def save_checkpoint(
         metadata: Plain values (no tensors or arrays) to store beside the state.
         base: An earlier native checkpoint in the same folder; only the difference to it is stored.
         dtensor: How to save a DTensor that is sharded over ranks: "full" saves the whole tensor (every rank must call),
-            "local" only this rank's part; None refuses it.
+            "local" only this rank's part; None raises an InputError.
     """
     check_level(codec, compression_level)
     target = target_path(path, codec)
@@ -181,10 +182,10 @@ def save_checkpoint(
 
 
 def find_checkpoint(path: str | os.PathLike[str]) -> Path:
-    """Return the file that a checkpoint's name stands for: the newest of `path` and `path` + .fledge, .lz4, .safetensors.
+    """Return the checkpoint file to load: the newest of `path` and `path` with .fledge, .lz4 or .safetensors appended.
 
-    If none of these exists, `x.pt` stands for `x.fledge`, and `checkpoint_100.pt` for `checkpoint_000000100.fledge` (as a
-    history names it) in the same folder or its subfolder `checkpoints/`.
+    If none of these exists, look for `x.fledge` instead of `x.pt`; then for `checkpoint_000000100.fledge` (a file name of
+    `CheckpointHistory`) instead of `checkpoint_100.pt`, in the same folder and in its subfolder `checkpoints/`.
     """
     path = Path(path)
     if not path.name:
@@ -280,7 +281,10 @@ def convert_checkpoint(
     keys: Sequence[str] | None = None,
     compression_level: int | None = None,
 ) -> dict[str, Any]:
-    """Convert a checkpoint to the format of `dst`'s extension; return paths, sizes, and a note if something is lost.
+    """Convert a checkpoint to the format of `dst`'s extension.
+
+    Return a dict with `source` and `target` (paths), `source_bytes` and `target_bytes`. If the step and the metric of a
+    history's checkpoint are lost, the dict also has a `note` that says so.
 
     Args:
         src: A checkpoint of any format.

@@ -28,8 +28,8 @@ def inspect_checkpoint(path: str | os.PathLike[str], verify: bool = False) -> di
 
     Args:
         path: Path of a checkpoint, of any format.
-        verify: Read every tensor of a native file, which this does not do otherwise; the entry `damaged` then has the
-            reason why a tensor cannot be read, by name.
+        verify: Also read every tensor of a native file; files of other formats are always read completely. The entry
+            `damaged` is a dict from each tensor that cannot be read to the reason, or None if no tensors were read.
     """
     found = find_checkpoint(path)
     kind = sniff(found)
@@ -58,7 +58,7 @@ def inspect_checkpoint(path: str | os.PathLike[str], verify: bool = False) -> di
 
 
 def complete_members(path: Path) -> list[dict[str, Any]]:
-    """Return the names and sizes of the tensors that are complete in a truncated native file, in order."""
+    """Return the names and sizes of the tensors that are complete in a truncated native file, in the file's order."""
     rows, place = [], 0
     with open(path, "rb") as stream:
         while len(head := stream.read(_LOCAL.size)) == _LOCAL.size:

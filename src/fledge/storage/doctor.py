@@ -34,8 +34,9 @@ SHOWN = {"orphan": "without its base", "leftover": "left over", "in use": "being
 class Finding:
     """State of one file.
 
-    An "orphan" is an intact delta whose base is missing or damaged; a "leftover" is a temporary file of a killed process, or
-    a `latest` that names no good file; a file "in use" is being written by a running process.
+    An "orphan" is an intact delta whose base is missing or damaged. A "leftover" is a temporary file of a killed process, or
+    a history's file `latest` if the checkpoint that it names is missing or damaged. A file "in use" is being written by a
+    running process.
     """
 
     file: str
@@ -132,7 +133,10 @@ def _examine_file(path: Path) -> Finding:
 
 
 def _note(path: Path, opened: CheckpointFile) -> dict[str, Any]:
-    """Return the base of a file and, if a history saved it, its prefix, step, sequence and whether it is whole."""
+    """Return the fields of a `Finding` that are read from a checkpoint: `base`, and more if a history saved it.
+
+    These are `prefix`, `step`, `sequence` (order of saving) and `whole` (False if the file was reduced to weights).
+    """
     note, named = opened.metadata.get("history"), NUMBERED.fullmatch(path.name)
     about: dict[str, Any] = {"base": opened.base_file}
     if isinstance(note, dict) and named is not None and type(note.get("sequence")) is int:
@@ -183,7 +187,7 @@ def _free_deltas(place: Path, report: Report) -> Iterator[str]:
 
 
 def _aside(place: Path, finding: Finding) -> str:
-    """Move a file to `aside/` without overwriting another; return text that says so."""
+    """Move a file to `aside/` without overwriting another; return a message such as "x was moved to aside/x"."""
     plain, number = finding.file.lstrip("."), 1
     target = place / ASIDE / plain
     while target.exists():

@@ -46,7 +46,7 @@ def send(rollout: TensorDictBase, stream: Any, compression_level: int = 1) -> in
 
 
 def receive(stream: Any, device: torch.device | str = "cpu", max_bytes: int = MAX_BYTES) -> TensorDictBase | None:
-    """Wait for one rollout and return it; return None if the stream has ended and no message was cut off.
+    """Wait for one rollout and return it; return None if the stream has ended before the next message began.
 
     Args:
         stream: A connected socket, or a binary file object.
@@ -61,13 +61,13 @@ def receive(stream: Any, device: torch.device | str = "cpu", max_bytes: int = MA
     if not head:
         return None
     if head[: len(MAGIC)] != MAGIC[: len(head)]:
-        raise FormatError("the next bytes of the stream are not a rollout: send nothing else on it.")
+        raise FormatError("the next bytes of the stream are not a rollout: send only rollouts on it.")
     if len(head) < _HEAD.size:
         raise FormatError("the stream ended inside the head of a message: check the sender.")
     length = _HEAD.unpack(head)[1]
     if length > max_bytes:
         raise FormatError(
-            f"a message declares {length} bytes, more than max_bytes={max_bytes}: raise it if you trust the sender."
+            f"a message declares {length} bytes, above max_bytes={max_bytes}: raise max_bytes if you trust the sender."
         )
     message = _read(read, length)
     if len(message) < length:
@@ -88,12 +88,12 @@ def pack_rollout(rollout: TensorDictBase, compression_level: int = 1) -> bytes:
 
 
 def unpack_rollout(message: bytes, device: torch.device | str = "cpu", max_bytes: int = MAX_BYTES) -> TensorDictBase:
-    """Decode a rollout from the bytes of `pack_rollout`; the bytes may be forged."""
+    """Decode a rollout from the bytes of `pack_rollout`; they are not trusted, and malformed ones raise a FormatError."""
     with CheckpointFile("the received rollout", stream=io.BytesIO(message)) as opened:
         total = sum(entry.nbytes for entry in opened.entries)
         if total > max_bytes:
             raise FormatError(
-                f"a message expands to {total} bytes, more than max_bytes={max_bytes}: raise it if you trust the sender."
+                f"a message expands to {total} bytes, above max_bytes={max_bytes}: raise max_bytes if you trust the sender."
             )
         return read_rollout(opened, device)
 

@@ -184,7 +184,7 @@ def may_be(reference: str, task: Task) -> bool:
     They may if `reference` is the same task or its base class. They also may if both tasks are code (a file or a module),
     since the file that `reference` names may have moved.
     """
-    if reference == task.reference or (is_code(reference) and is_code(task.reference)):
+    if reference in (task.reference, task.name) or (is_code(reference) and is_code(task.reference)):
         return True
     bases = [type(each) for each in registered_tasks() if each.reference == reference]
     return any(base is not Task and isinstance(task, base) for base in bases)

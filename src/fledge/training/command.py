@@ -38,7 +38,7 @@ TRIAL_STEPS = 3  # of a user's reward, before the run starts
 
 @dataclass
 class TrainingResult:
-    """Result of a training."""
+    """Result of `run_training`: the folder and task of the run, its last metrics, and whether it was interrupted."""
 
     folder: Path
     task: Task
@@ -129,12 +129,12 @@ def announce(
         print(text, file=sys.stderr)
 
 
-def check_same_start(resume: bool, first: bool, folder: Path) -> None:
-    """Raise ConfigError if this rank would start a run that rank 0 (`first`) resumes, or the other way round."""
-    if resume != first:
+def check_same_start(resume: bool, rank0_resumes: bool, folder: Path) -> None:
+    """Raise ConfigError if this rank resumes a run but rank 0 starts a new one, or the other way round."""
+    if resume != rank0_resumes:
+        found, other = ("a", "none") if rank0_resumes else ("no", "one")
         raise ConfigError(
-            f"Rank 0 found {'a' if first else 'no'} run in {folder}, but another rank found {'none' if first else 'one'}: "
-            "choose a folder that all hosts share."
+            f"Rank 0 found {found} run in {folder}, but another rank found {other}: choose a folder that all hosts share."
         )
 
 
@@ -174,7 +174,7 @@ def refuse_old_run(folder: Path) -> None:
         return
     how = resume_call(folder)
     if has_saved(folder):
-        raise ConfigError(f"{folder} already holds a run: {how} continues it, or choose another folder.")
+        raise ConfigError(f"{folder} already holds a run: continue it with {how}, or choose another folder.")
     raise ConfigError(
         f"{folder} already holds a run, which has no checkpoint yet. To start it again, with corrected settings if you like, "
         f"use {how}; or remove the folder."
@@ -201,7 +201,7 @@ def choose_ranks(task: Task, cfg: TrainConfig, overrides: Sequence[str], quiet: 
 
 
 def read_task(tasks: Sequence[str], overrides: Sequence[str]) -> tuple[Task | None, list[str]]:
-    """Return the task that a command line names as NAME or task=NAME (None without), and the overrides without task=."""
+    """Return the task that the user named (NAME or task=NAME; None if neither), and the overrides without task=NAME."""
     named = [word.partition("=")[2].strip() for word in overrides if word.startswith("task=")]
     if bare := [word for word in tasks if "." in word and not is_code(word) and word not in task_names()]:
         raise ConfigError(f"{bare[0]!r} is not a task; a setting needs a value: {bare[0]}=VALUE.")
@@ -240,7 +240,9 @@ def resume_call(folder: Path) -> str:
 
 
 def moved_algorithm(run: Path, overrides: Sequence[str]) -> list[str]:
-    """Return ["algo=..."] from the overrides if the run's algorithm is a user's class, whose file may have moved; else [].
+    """Return the override `algo=...` as a list if the run was trained with a user's class, whose file may have moved.
+
+    Return [] if the run's algorithm is one of Fledge's, or no override names it.
 
     Raises:
         ConfigError: The override names another class than the run was trained with.

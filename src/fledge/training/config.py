@@ -40,7 +40,7 @@ RENAMED = {"league.mirror": "league.self_play", "league.climb": "league.advance"
 
 
 class CollectMode(enum.Enum):
-    """Ways to collect on-policy experience."""
+    """When rollouts are collected and learned from; the setting `collect.mode` explains each value."""
 
     sync = "sync"
     pipelined = "pipelined"
@@ -48,7 +48,7 @@ class CollectMode(enum.Enum):
 
 
 class WandbMode(enum.Enum):
-    """Modes of Weights & Biases."""
+    """Whether metrics are logged to Weights & Biases: not at all, to local files, or to its server."""
 
     disabled = "disabled"
     offline = "offline"
@@ -238,10 +238,10 @@ def make_config(task: Task | str, preset: str | None = None, overrides: Sequence
 
 
 def chosen_algo(presets: Sequence[Preset], overrides: Sequence[str], task: Task, named: Sequence[str] = ()) -> str:
-    """Return the algorithm that overrides or presets choose; raise ConfigError if only a file names a user's class.
+    """Return the algorithm that the overrides, or else the presets, choose.
 
-    Args:
-        named: Further overrides of the user, which may name the class.
+    Raises:
+        ConfigError: It is a user's class, which neither `overrides` nor `named` (other overrides of the user) name.
     """
     named_in = [content.get("algo") for _, content in presets]  # NavRL's files have a section of this name
     found = ["ppo", *(algo for algo in named_in if isinstance(algo, str))]
@@ -262,11 +262,11 @@ def groups_of(task: Task) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def preset_layers(task: Task, name: str | None, algo: str | None, above: Sequence[str] = ()) -> list[Preset]:
-    """Return a training preset and the presets that it is based on, the lowest first.
+    """Return a training preset and the presets that it is based on; a preset comes after the one that it is based on.
 
     Args:
         name: Name of a preset, or a YAML file; None: the algorithm's default preset; "": no preset.
-        algo: Policy form of the algorithm that the user chose; None: of the algorithm that the preset sets.
+        algo: `Learner.policy_form` of the algorithm that the user chose; None to use the algorithm that the preset sets.
         above: Names of the presets that are based on this one, to detect a cycle.
     """
     name = task.presets.default(algo or "ppo") if name is None else name
@@ -287,18 +287,18 @@ def preset_layers(task: Task, name: str | None, algo: str | None, above: Sequenc
     return [*below, (name if is_file else f"preset {name}", content)]
 
 
-def settled(cfg: TrainConfig, task: Task, overrides: Sequence[str], opponent_before: str = "") -> TrainConfig:
-    """Replace device=auto by the device found; empty league.ladder if overrides set another env.opponent and no ladder."""
+def settled(cfg: TrainConfig, task: Task, overrides: Sequence[str], saved_opponent: str = "") -> TrainConfig:
+    """Resolve device=auto; empty league.ladder if overrides change env.opponent from `saved_opponent` but set no ladder."""
     if cfg.device == "auto":
         cfg.device = "cuda" if torch.cuda.is_available() else "cpu"
     opponent, ladder = (value_given(overrides, key, task.presets.aliases) for key in ("env.opponent", "league.ladder"))
-    if opponent and ladder is None and absolute(opponent) != opponent_before:
+    if opponent and ladder is None and absolute(opponent) != saved_opponent:
         cfg.league.ladder = []
     return cfg
 
 
 def with_named_code(cfg: TrainConfig, overrides: Sequence[str]) -> TrainConfig:
-    """Make file paths in references to code absolute; raise ConfigError for code that `overrides` do not name."""
+    """Make paths to code files absolute; raise ConfigError if a setting names code that `overrides` do not name."""
     refuse_code(cfg, overrides)
     make_code_absolute(cfg)
     return cfg

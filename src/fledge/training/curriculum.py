@@ -38,7 +38,7 @@ class Curriculum:
         return {}
 
     def take_new_selves(self) -> dict[int, Mapping[str, Tensor]]:
-        """Return the weights of the learner's new copies (past selves) that are not saved yet, numbered from 1."""
+        """Return the weights of the copies of the learner that became opponents since the last call, by number from 1."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class LeagueCurriculum(Curriculum):
     """Sets a league's opponents in every env.
 
     Args:
-        self_play: Opponent for the share `league.self_play` of all episodes; the league ignores the results of these.
+        self_play: Opponent in a fraction `league.self_play` of the episodes; the league does not count their results.
     """
 
     def __init__(

@@ -21,7 +21,11 @@ from fledge.training.config import TrainConfig, make_config
 
 
 def read_initial_policy(name: str, task: Task) -> dict[str, Any]:
-    """Return the entries of the policy that `init_from` names: a run, a policy file, or another project's weights."""
+    """Return the weights, description and env settings of the policy that `init_from` names, as in a policy file.
+
+    Args:
+        name: A run's folder, a policy file, the name of a shipped policy, or a file of another project's weights.
+    """
     entries = read_entries(name, task)
     if entries is None:
         raise ConfigError(
@@ -65,7 +69,7 @@ def take_network(task: Task, cfg: TrainConfig, overrides: Sequence[str] = ()) ->
 def other_env(task: Task, cfg: TrainConfig) -> str:
     """Return a sentence on how the run's env differs from the one that `init_from` was trained in; "" if it does not.
 
-    It compares only the settings that a policy adapts to: sensors, decision rate, starts, and the kind of reward.
+    It compares only the settings that a policy adapts to: sensors, decision rate, start positions and kind of reward.
     """
     entries = read_initial_policy(cfg.init_from, task)
     if not isinstance(saved := (entries.get("world") or {}).get("env"), Mapping):

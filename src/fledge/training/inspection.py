@@ -68,7 +68,10 @@ def inspect_target(name: str, task: Task | None = None, verify: bool = False) ->
 
 
 def describe_file(path: Path, task: Task | None = None, verify: bool = False) -> dict[str, Any]:
-    """Return a description of a checkpoint file: its entries and its metadata; of a truncated one, its whole tensors."""
+    """Return a description of a checkpoint file: its entries and its metadata.
+
+    If the file is truncated, return the error and the entries that are complete.
+    """
     try:
         found = inspect_checkpoint(path, verify)
     except FormatError as error:
@@ -84,10 +87,10 @@ def describe_file(path: Path, task: Task | None = None, verify: bool = False) ->
 
 
 def changed_from_defaults(found: Mapping[str, Any], task: Task | None = None) -> dict[str, Any]:
-    """Return the settings of a run, or of a policy's env, that differ from the defaults, as the entry `changed`.
+    """Return {"changed": the settings of a run, or of a policy's env, that differ from the defaults}.
 
-    If the task is a user's code that was not passed, it is not run: the entry `unknown` then holds the settings whose
-    defaults are in that code.
+    If the task is a user's code that was not passed, it is not run: the settings whose defaults are in that code are
+    then returned under "unknown".
     """
     world = {f"env.{key}": value for key, value in (found.get("world") or {}).get("env", {}).items()}
     settings = dict(found.get("config") or world)

@@ -48,8 +48,8 @@ def train(
         quiet: Print nothing.
         on_interrupt: Called on rank 0 if Ctrl-C or SIGTERM ended the training, after it was saved.
         lock: Lock of the folder, on rank 0; training stops if another process takes it over.
-        signals: Stack that removes the signal handlers when it closes; until then the first Ctrl-C only asks for a clean
-            stop. By default the handlers are removed when this function returns.
+        signals: ExitStack that removes the signal handlers when it closes; until then the first Ctrl-C only asks for a
+            clean stop. By default the handlers are removed when this function returns.
     """
     keep_freed_memory()
     run = ranks.together(lambda: TrainingState(cfg, ranks, task))
@@ -101,9 +101,9 @@ def train(
 def start_run(
     run: TrainingState, folder: Path, resume: bool, quiet: bool = False, lock: RunLock | None = None
 ) -> RunOutputs | None:
-    """Load the newest checkpoint (to resume) or the weights to start from, on every rank; return the outputs on rank 0.
+    """Load the newest checkpoint (to resume) or the weights of `init_from` on every rank.
 
-    If the start fails, a folder that it created is removed.
+    Return the outputs on rank 0, None on other ranks. If an error occurs, remove the folder if this run created it.
     """
     outputs: RunOutputs | None = None
     try:
@@ -122,7 +122,7 @@ def start_run(
 
 
 def take_state(run: TrainingState, state: dict[str, Any] | None, resume: bool) -> str:
-    """Load a saved state into a run; return a sentence about it for the user."""
+    """Load a saved state into a run; return a sentence for the user: what was loaded, and how the run continues."""
     if state is None:
         return ""
     if not resume:

@@ -207,7 +207,7 @@ class RunOutputs:
                 self.archived = self.rollouts.save(whole, self.run.iteration)
 
     def save(self, state: dict[str, Any]) -> None:
-        """Save the state of the run with the other ranks' parts, in the background."""
+        """Save rank 0's `state`, with the states that the other ranks send, as a checkpoint in the background."""
         for number, weights in self.run.curriculum.take_new_selves().items():
             policy = {**{name: state[name] for name in ENTRIES}, "model": weights}
             self.saver.save_async(policy, past_self_file(self.folder, number))
@@ -278,9 +278,9 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 def after_rollout(archived: CheckpointHandle | None, complete: Complete | None) -> Complete | None:
-    """Return `complete` for `CheckpointHistory.save`, made to wait until an archived rollout is on disk.
+    """Return a function for `CheckpointHistory.save` that waits until the archived rollout is on disk, then calls `complete`.
 
-    Otherwise a kill between the two would lose the rollout: a resume begins after its iteration.
+    Else, if the process were killed after the checkpoint but before the rollout, a resumed run would lack that rollout.
     """
     if archived is None or archived.done:
         return complete

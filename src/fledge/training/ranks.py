@@ -95,7 +95,7 @@ class Ranks:
 
 
 def default_ranks(device: str, num_envs: int = 0) -> int:
-    """Return how many ranks to start: one per GPU, or else per CPU core, but fewer if that does not divide `num_envs`."""
+    """Return how many ranks to start: at most one per GPU (on the CPU: per core), and a divisor of `num_envs`."""
     gpus = torch.cuda.device_count()
     most = default_threads() if pick_device(device, gpus) == "cpu" else 1 if device.startswith("cuda:") else gpus
     return next(size for size in range(most, 0, -1) if num_envs % size == 0)
@@ -132,7 +132,7 @@ def read_variable(name: str, least: int, most: int | None = None) -> int:
 
 
 def _variable_error(name: str, needs: str) -> str:
-    """Return an error for an environment variable that does not say which rank this process is."""
+    """Return the error message for a missing or invalid variable of torchrun; `needs` says what it must be."""
     got = f"is {os.environ[name]!r}" if name in os.environ else "is not set"
     return (
         f"The environment variable {name} {got}, {needs}. Start several ranks with torchrun, which sets RANK, WORLD_SIZE, "

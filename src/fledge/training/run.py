@@ -158,7 +158,7 @@ class TrainingState:
         return own
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the run; its entry `ranks` holds only this rank's state; `parts` adds the other ranks'."""
+        """Return the state of the run. Its list "ranks" has only this rank's state; `self.parts` adds those of the others."""
         env = {k.removeprefix("env."): v for k, v in self.settings.items() if k.startswith("env.")}
         return {
             "model": self.policy.state_dict(),
@@ -224,7 +224,7 @@ def check_names(task: Task, env: TensorEnv) -> None:
 def refuse_misfits(
     before: dict[str, Any], cfg: TrainConfig, observes: tuple[str, ...] | None = None
 ) -> dict[str, list[str]]:
-    """Return the settings that changed since `before`, by their effect on resume; raise ConfigError if weights do not fit."""
+    """Return the changed settings by their effect on a resumed run (`Resume`); raise ConfigError if weights do not fit."""
     before = {RENAMED.get(key, key): value for key, value in before.items()}
     for key, value in code_settings(cfg).items():  # whose file may have moved
         if key in before and names_of(before[key]) == names_of(value):
@@ -234,8 +234,8 @@ def refuse_misfits(
     refused = [key for key in changes["weights"] if not key.startswith(tuple(others))]
     if refused:
         raise ConfigError(
-            f"A run cannot continue with another {', '.join(refused)}: the saved weights do not fit. Start a new run; "
-            "init_from takes over the weights of a policy."
+            f"A run cannot continue with another {', '.join(refused)}: the saved weights do not fit. Start a new run, "
+            "with init_from=RUN to begin with the weights of another run."
         )
     return changes
 
@@ -247,7 +247,7 @@ def names_of(value: str | Sequence[str]) -> list[str]:
 
 
 def env_with_reward(task: Task, env: Any, reference: str) -> Any:
-    """Return the env settings with a user's reward; None if it is not written for this task and needs a RewardWrapper."""
+    """Return the env settings with a user's reward; None if it is no reward class of this task (use a RewardWrapper)."""
     found = find_object(reference)
     names = {task.name, *(getattr(kind, "name", None) for kind in type(task).__mro__)}  # also of tasks it derives from
     native = isinstance(found, type) and getattr(found, "task", "") in names - {""}

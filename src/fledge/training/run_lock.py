@@ -141,7 +141,11 @@ def refuse_busy(folder: Path) -> None:
 
 
 def read_owner(descriptor: int) -> dict[str, Any]:
-    """Return the content of a lock file: the host, pid, start and since of its process; {} if it cannot be read."""
+    """Return the content of a lock file; {} if it cannot be read.
+
+    The entries are the host and pid of the process that locked it, its "start" (see `process_start`), and "since", the time
+    of locking as text.
+    """
     with contextlib.suppress(OSError, ValueError, RecursionError):
         owner = json.loads(os.pread(descriptor, 4096, 0))
         if isinstance(owner, dict) and type(owner.get("pid")) is int and isinstance(owner.get("host"), str):

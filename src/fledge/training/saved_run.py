@@ -36,7 +36,7 @@ class Run:
 
     Args:
         folder: The run's folder, as `fledge train` printed it.
-        task: The run's task. Required for a policy or a plot if it is your own code, which a run's files never start.
+        task: The run's task. If it is your own code, pass it to use the policy or plots: a run's files never start code.
 
     Attributes:
         folder: The run's folder.

@@ -22,7 +22,7 @@ TIMEOUT = timedelta(minutes=10)
 
 
 def uses_torchrun_store() -> bool:
-    """Return whether torchrun hosts the store of the ranks, as it does unless it is told otherwise."""
+    """Return whether torchrun hosts the TCPStore through which ranks connect (it sets TORCHELASTIC_USE_AGENT_STORE)."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 

@@ -21,7 +21,8 @@ def export_recording(source: Path, target: Path, episode: int | None = None, tas
     """Write a recording in the format of the target's extension, and return key figures, such as the number of episodes.
 
     Args:
-        episode: Number of an episode. By default all that fit for .html, all that ended for pictures, otherwise the first.
+        episode: Number of an episode, counted from 0. By default, .html holds as many episodes as its size limit allows,
+            a picture or animation shows episodes that have ended, and the other formats hold the first episode.
         task: Reference of the task (file.py:Class or module:Class), needed if the task is a class of your own.
 
     Raises:

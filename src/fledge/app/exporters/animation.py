@@ -1,7 +1,7 @@
 """Export recorded episodes as an animation seen from above: WebP or GIF.
 
 Episodes on the same map fly at the same time, as they did in the env. Every task is drawn in the same way,
-from what its `view` part returns: static shapes, moving obstacles, actors with their trails.
+from what the methods of its `TaskView` return: static shapes, moving obstacles, actors with their trails.
 """
 
 from __future__ import annotations
@@ -201,7 +201,10 @@ def marker_of(actor: SceneObject, k: int) -> MarkerStyle:
 
 
 def view_bounds(stage: Stage, shots: Sequence[Shot]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lowest and highest x and y to show: the stage and all actors, widened if one side is much shorter."""
+    """Return the lowest and the highest corner of the area to show, [2] m each: the map and the paths of all actors.
+
+    The shorter side is widened to at least 55 % of the longer one.
+    """
     corners = [np.asarray(stage.bounds)[:, :2]] if stage.bounds is not None else []
     for actor in (actor for shot in shots for actor in shot.actors):
         path = actor.pos[:, :2] if actor.present is None else actor.pos[actor.present][:, :2]

@@ -35,7 +35,10 @@ def compressed(data: bytes) -> str:
 
 
 def pack_episodes(recording: Recording, task: Task, numbers: Sequence[int]) -> dict[str, Any]:
-    """Return the data of a page: the list of episodes, and the payloads, beams and graphs of as many episodes as fit."""
+    """Return the data of a page: the list of its episodes, and their payloads, beams and graphs.
+
+    Episodes that would make the page larger than MAX_BYTES are left out.
+    """
     payloads: dict[int, str] = {}
     beams: dict[int, str] = {}
     stages: set[str] = set()
@@ -57,7 +60,7 @@ def pack_episodes(recording: Recording, task: Task, numbers: Sequence[int]) -> d
 
 
 def pack_graphs(recording: Recording, task: Task, numbers: Sequence[int]) -> dict[int, str]:
-    """Return the task's graphs of the episodes, at most one a second; empty if the task has no graph."""
+    """Return each episode's graphs as compressed JSON, at most one graph per second; {} if the task has no graphs."""
     if type(task.view).graph is TaskView.graph:
         return {}
     seconds = sum(recording[number].length for number in numbers) * recording.seconds_per_frame

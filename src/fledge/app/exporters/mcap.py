@@ -1,6 +1,6 @@
 """Export a recorded episode as MCAP, for Foxglove and other robotics tools (needs the extra `mcap`).
 
-    /scene          foxglove.SceneUpdate: columns once; actors and moving obstacles in every frame
+    /scene          foxglove.SceneUpdate: static obstacles once; actors and moving obstacles in every frame
     /tf             foxglove.FrameTransform: pose of the first actor in the frame "world"
     /instruments    the value of each instrument, by name
     /episode        outcome and facts of the episode, once
@@ -110,7 +110,10 @@ def entity_head(name: str, at: float) -> dict[str, Any]:
 
 
 def moving(actor: SceneObject, k: int, at: float) -> dict[str, Any]:
-    """Return an actor in frame k as a scene entity: a sphere for a goal, an arrow for others, nothing while absent."""
+    """Return an actor in frame k as a scene entity: a sphere for a goal, an arrow for other actors.
+
+    The entity has no shape if the actor is not in the scene in that frame.
+    """
     row = min(k, len(actor.pos) - 1)
     there = np.isfinite(actor.pos[row]).all() and (actor.present is None or bool(actor.present[row]))
     told = entity_head(text(actor.name), at)

@@ -1,8 +1,8 @@
 """The pages of the app, one module for each. To add a page, add a module here with
 
-LABEL = "Sweeps"                          its entry in the title bar
-PATH = "/sweeps"                          where that entry leads
-ORDER = 40                                its place among the entries
+LABEL = "Sweeps"                          text of its link in the title bar
+PATH = "/sweeps"                          address of the page
+ORDER = 40                                number that sorts the links, the lowest first
 def register(server: Server) -> None      adds routes to `server.api` and pages with `ui.page`
 """
 
@@ -14,6 +14,6 @@ from typing import Any
 
 
 def find_pages() -> list[Any]:
-    """Import the page modules of this folder, and return them in the order of their entries in the title bar."""
+    """Import the page modules of this folder, and return them in the order of their links in the title bar."""
     modules = [import_module(f"{__name__}.{found.name}") for found in iter_modules(__path__)]
     return sorted(modules, key=lambda module: module.ORDER)

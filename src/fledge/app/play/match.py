@@ -128,7 +128,7 @@ class Match:
     # ---- actions -------------------------------------------------------------------------------------------------------
 
     def do(self, who: str, message: Mapping[str, Any]) -> None:
-        """Carry out a person's action; an error becomes the `note` of the state, and unknown actions are ignored."""
+        """Carry out a person's action. An error is shown as "note" in `state`; unknown actions are ignored."""
         verbs: dict[str, Callable[[str, Mapping[str, Any]], None]] = {
             "hands": self._hands, "look": self._look_at, "pause": self._pause, "speed": self._set_speed, "step": self._step,
             "rewind": self._rewind, "restart": self._restart, "take": self._take, "give": self._give,
@@ -191,7 +191,9 @@ class Match:
         start, cfg = message.get("start"), None
         if start is not None and start != self.start:
             if not isinstance(start, str):
-                raise ConfigError(f"start={start!r:.99} must be the name of a start, as the page lists them.")
+                raise ConfigError(
+                    f"start={start!r:.99} must be the name of a start position. Choose one that the page lists."
+                )
             agents = [None if seat.agent is None else self.roster.load(seat.name) for seat in self.fight.seats]
             cfg = self.roster.env_config(agents, start)
         self.fight.restart(cfg, None if message.get("seed") is None else _whole(message, "seed", MAX_SEED))
@@ -250,7 +252,7 @@ class Match:
             }
 
     def graph_for(self, who: str) -> tuple[int, int, Any] | None:
-        """Return tick, branch and graph of the moment that a person looks at; None if the graph is not computed yet."""
+        """Return the tick that a person looks at, its branch (see `Fight.branch`) and its graph; None if not computed yet."""
         with self.lock:
             wanted = self.looking.get(who)
             if wanted is None:
@@ -286,7 +288,7 @@ class Match:
         self._closed.wait(min(0.1 if idle else 0.5 * wait, 0.1))
 
     def _draw(self) -> None:
-        """Compute the graphs of the moments that people look at."""
+        """Compute the graphs of the ticks that people look at."""
         with self.lock:
             if not self.people:
                 return

@@ -4,8 +4,8 @@
     fight.hands[0].put({"rudder": 1.0})      set a person's controls
     fight.advance(0.05)                      simulate 0.05 s of real time
 
-A tick is shorter than a decision if the env can simulate parts of one (`env.step(dt=...)`), else it is a decision. Agents
-decide at their own rate, and their command is held in between (`TaskView.hold`); people act in every tick.
+A tick lasts `tick_s` seconds if the env can simulate such short steps (`env.step(dt=...)`), else as long as a decision of the
+env. Agents decide at their own rate, and their command is held in between (`TaskView.hold`); people act in every tick.
 
 Every command is logged, and the complete state is saved every few ticks: physics, observations, agents' memories. A moment is
 restored by simulating the log from the last saved state on, so the same seed and commands give the same fight bit for bit.
@@ -242,7 +242,7 @@ class Fight:
         self.cuts.append(tick)
 
     def still_holds(self, branch: int) -> int:
-        """Return the last tick that the present history shares with the history of an earlier branch; -1 for none."""
+        """Return the last tick at which the present history equals that of an earlier branch; -1 if there is none."""
         return min(self.cuts[branch:], default=self.tick)
 
     def sit(self, side: int, seat: Seat) -> None:
@@ -286,7 +286,7 @@ class Fight:
 
 
 def _tick_of(env: TensorEnv, wanted: float) -> float:
-    """Return `wanted` if the env can simulate steps of that length, else the length of a decision, s."""
+    """Return the length of a tick, s: `wanted` if the env can simulate such steps, else the time between decisions."""
     if (setter := getattr(env.unwrapped, "set_duration", None)) is not None:
         with suppress(InputError):
             setter(wanted)

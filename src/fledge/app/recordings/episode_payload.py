@@ -80,8 +80,8 @@ def deep(pos: np.ndarray) -> np.ndarray:
     return pos if pos.shape[1] == 3 else np.concatenate([pos, np.zeros((len(pos), 1), pos.dtype)], axis=1)
 
 
-def pack_actor(packer: EpisodePacker, place: int, actor: SceneObject, frames: int) -> dict[str, Any]:
-    """Add an actor's arrays to the packer, and return its part of the header."""
+def pack_actor(packer: EpisodePacker, number: int, actor: SceneObject, frames: int) -> dict[str, Any]:
+    """Add an actor's arrays to the packer, named "number/pos" and so on; return the actor's entry in the header."""
     if len(actor.pos) not in (1, frames):
         raise ValueError(
             f"{actor.name} has {len(actor.pos)} positions, but must have 1 or {frames}, one for each frame"
@@ -97,14 +97,14 @@ def pack_actor(packer: EpisodePacker, place: int, actor: SceneObject, frames: in
         "size_m": actor.size_m,
         "parent": actor.parent,
         "destroyed": bool(actor.destroyed),
-        "pos": packer.add(f"{place}/pos", np.where(there[:, None], pos, 0.0)),
+        "pos": packer.add(f"{number}/pos", np.where(there[:, None], pos, 0.0)),
     }
     if not there.all():
-        told["present"] = packer.add(f"{place}/present", there)
+        told["present"] = packer.add(f"{number}/present", there)
     if actor.heading is not None:
-        told["heading"] = packer.add(f"{place}/heading", np.nan_to_num(actor.heading))
+        told["heading"] = packer.add(f"{number}/heading", np.nan_to_num(actor.heading))
     if actor.energy is not None:
-        told["energy"] = packer.add(f"{place}/energy", np.clip(np.nan_to_num(actor.energy), 0.0, 1.0))
+        told["energy"] = packer.add(f"{number}/energy", np.clip(np.nan_to_num(actor.energy), 0.0, 1.0))
     return told
 
 
@@ -192,6 +192,9 @@ def stage_key(scene: Mapping[str, Any]) -> str | None:
 def pack_episode(recording: Recording, task: Task, number: int, start: int = 0, with_stage: bool = True) -> bytes:
     """Return the payload of an episode, from frame `start` on.
 
+    Args:
+        with_stage: Include the static shapes of the scene.
+
     Raises:
         FormatError: The frames do not fit the task, or are damaged.
     """
@@ -244,7 +247,10 @@ def pack_episode(recording: Recording, task: Task, number: int, start: int = 0, 
 
 
 def pack_beams(recording: Recording, task: Task, number: int, start: int, stop: int) -> bytes:
-    """Pack the first actor's sensor beams in frames `start` to `stop` of a payload, one byte for each beam."""
+    """Return the first actor's sensor beams in frames `start` to `stop` (not included) of a payload, packed.
+
+    Each beam is one byte: the distance in steps of range_m / 254, or 255 if the beam hits nothing.
+    """
     episode = recording[number]
     whole = episode.recorded == episode.length and stride_of(recording, episode) == 1  # places are frame numbers
     track, _ = read_track(recording, episode, start if whole else 0, stop if whole else None)
@@ -269,7 +275,7 @@ def pack_beams(recording: Recording, task: Task, number: int, start: int, stop: 
 
 
 def frame_graph(recording: Recording, task: Task, number: int, frame: int) -> dict[str, Any] | None:
-    """Return the task's graph (`TaskView.graph`) of frame number `frame` of the payload; None if it has no graph."""
+    """Return the task's graph (`TaskView.graph`) of a frame, numbered as in the payload; None if there is no graph."""
     episode = recording[number]
     stride = stride_of(recording, episode)
     nearest = episode.index(frame * stride, frame * stride + 1)

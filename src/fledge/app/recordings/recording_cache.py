@@ -104,13 +104,13 @@ class RecordingCache:
 
         Args:
             with_stage: Include the static shapes of the scene.
-            generation: For a run, the live file that the list of episodes named under "generation"; the newest by default.
+            generation: For a run, the name of its live file, which `list` returned as "generation"; by default the newest.
         """
         with self._packing, self._find(id, number, generation) as (recording, task):
             return pack_episode(recording, task, number, max(0, start), with_stage)
 
     def beams(self, id: str, number: int, start: int, stop: int, generation: str = "") -> bytes:
-        """Return the sensor beams of frames `start` to `stop`, packed; at most MAX_BEAM_FRAMES frames."""
+        """Return the sensor beams of frames `start` to `stop` as `pack_beams` packs them; at most MAX_BEAM_FRAMES frames."""
         start = max(0, start)
         with self._packing, self._find(id, number, generation) as (recording, task):
             return pack_beams(recording, task, number, start, min(stop, start + MAX_BEAM_FRAMES))
@@ -129,7 +129,7 @@ class RecordingCache:
 
     @contextmanager
     def _find(self, id: str, number: int, generation: str) -> Iterator[tuple[Recording, Task]]:
-        """Keep the recording of an id open during the `with` block, which gets it and its task.
+        """Yield the recording with this id and its task; it stays open until the `with` block ends.
 
         Raises:
             InputError: There is no such recording, or it has no episode of this number.
@@ -149,7 +149,7 @@ class RecordingCache:
 
     @contextmanager
     def _reading(self, path: Path) -> Iterator[tuple[Recording, Task]]:
-        """Keep a recording open during the `with` block, which gets it, up to date, and its task."""
+        """Yield a recording, with all frames written so far, and its task; it stays open until the `with` block ends."""
         try:
             stat = path.stat()
         except OSError as error:

@@ -69,7 +69,7 @@ def checked_frames(source: Path, task: Task) -> Iterator[None]:
     except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, AssertionError) as error:
         raise FormatError(
             f"{source} names the task {task.name}, but its frames do not fit that task "
-            f"({type(error).__name__}: {error})."
+            f"({type(error).__name__}: {error}). Another version of the task wrote it, or it is damaged: use another file."
         ) from error
 
 

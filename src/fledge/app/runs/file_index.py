@@ -108,7 +108,7 @@ class FileIndex:
         return self._entries.get(id)
 
     def hide_path(self, sentence: str, id: str) -> str:
-        """Return a sentence for a page: printable, and with the entry's name in place of its path, which is secret."""
+        """Return a message that pages may show: printable, and with the name of entry `id` in place of its path."""
         entry = self.find(id)
         return harmless(sentence.replace(str(entry.path), entry.name) if entry is not None else sentence)
 

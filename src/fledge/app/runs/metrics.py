@@ -110,7 +110,7 @@ class Curves:
             self._open[name] = (total + value, count + 1, min(least, value), max(greatest, value))
 
     def _note_point(self) -> None:
-        """Copy the last point, to which rows may still be added, into the arrays of points."""
+        """Copy the last point into the arrays of points; rows may still be added to it later."""
         if not self._open:
             return
         at = (self.rows - 1) // self.size

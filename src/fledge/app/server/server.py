@@ -59,7 +59,7 @@ class AppConfig:
 
 @dataclass
 class Server:
-    """The parts of the app, while it is built and served."""
+    """The app: its settings, routes, socket and caches. `build` makes it and `serve` runs it."""
 
     config: AppConfig
     files: FileIndex  # runs and recordings that may be shown

@@ -43,12 +43,12 @@ def degrees_of(direction: Tensor) -> Tensor:
 
 
 def slots_of(duel: ManualResetDuels, origin_m: float, slots: int) -> dict[str, Tensor]:
-    """Return the state of all entities by quantity, copied, [N, slots] each."""
+    """Return a copy of the state of all entities: a tensor [N, slots] for each quantity ("x", "speed", ...)."""
     n, s = duel.num_duels, duel.state
     fired = duel.cfg.missile.carried
 
     def filled(fighters: Tensor, missiles: Tensor) -> Tensor:
-        """Return values of fighters [2 N] and missiles [2 N, S] in slots: fighters, then missiles of P1 and P2 in turn."""
+        """Return the values of fighters [2 N] and of missiles [2 N, missiles per fighter] as slots, [N, slots]."""
         flying = missiles.view(n, 2, fired).transpose(1, 2).reshape(n, 2 * fired)
         rest = torch.zeros((n, slots - 2 - 2 * fired), dtype=missiles.dtype, device=missiles.device)
         return torch.cat([fighters.view(n, 2).to(missiles.dtype), flying, rest], dim=1)
@@ -86,7 +86,13 @@ def slots_of(duel: ManualResetDuels, origin_m: float, slots: int) -> dict[str, T
 def side_observations(
     duel: ManualResetDuels, ours: Mapping[str, Tensor], origin_m: float, size_m: float
 ) -> dict[str, dict[str, Tensor]]:
-    """Return the observations of "p1" and "p2", [N, ...] each: midrangeRL's, and Fledge's (`missiles` as `missile_tokens`)."""
+    """Return the observations of "p1" and "p2", [N, ...] each: midrangeRL's, together with Fledge's.
+
+    Args:
+        ours: Fledge's observations, [2 N, ...]. "missiles" becomes "missile_tokens", as midrangeRL has a "missiles" too.
+        origin_m: Position of Fledge's origin in midrangeRL's coordinates.
+        size_m: Side of the battlefield; positions and distances are divided by it.
+    """
     s, state = duel.state, ours["state"]
     pos = s["pos"].view(-1, 2, 2)
     apart = (pos[:, 1] - pos[:, 0]).norm(dim=-1) / size_m

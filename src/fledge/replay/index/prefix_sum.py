@@ -69,7 +69,7 @@ class IntQueue:
         self.dropped += count
 
     def _make_room(self, count: int) -> None:
-        """Make room for `count` numbers: copy all to an array a quarter larger, which is O(1) per number on average."""
+        """Make room for `count` numbers: move all to the front of an array a quarter larger (amortised O(1) each)."""
         kept = self.view().copy()
         size = max(16, 5 * (len(kept) + count) // 4)
         if size > len(self._data) or size < len(self._data) // 2:

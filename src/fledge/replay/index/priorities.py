@@ -60,7 +60,7 @@ class SumTree:
             level[touched] = below[left] + np.where(left + 1 < len(below), below[right], 0.0)
 
     def find(self, values: np.ndarray) -> np.ndarray:
-        """Return the slot of each value in [0, total); slots are adjacent intervals, as long as their priorities."""
+        """Return for each value in [0, total) the first slot at which the cumulative sum of priorities exceeds it."""
         rest = np.array(values, np.float64)
         node = np.zeros(rest.shape, np.int64)
         for level in reversed(self._levels[:-1]):
@@ -104,7 +104,10 @@ class Priorities:
         self.largest = max(self.largest, float(values.max()))
 
     def draw(self, count: int, begin: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Sample transitions; return their numbers, counted from the oldest (`begin`), and importance weights (at most 1)."""
+        """Sample `count` transitions; return their numbers, [count], and importance weights of at most 1, [count].
+
+        Number 0 is the oldest transition kept; `begin` is its number counted from the first ever added.
+        """
         values = (np.arange(count) + rng.random(count)) / count * self.tree.total
         slots = self.tree.find(values)
         drawn = self.tree.priorities[slots]

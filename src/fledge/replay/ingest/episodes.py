@@ -71,9 +71,9 @@ def _check_names(schema: Schema, episode: Mapping[str, Any]) -> None:
         raise InputError(f"The episode has {unknown}, which this buffer does not store: leave them out.")
 
 
-def _read(schema: Schema, name: str, episode: Mapping[str, Any], before: str = "") -> Frames:
-    """Return the rows of a key, or of its `next_X` if `before` is "next_"."""
-    value, label = episode[before + name], before + name
+def _read(schema: Schema, name: str, episode: Mapping[str, Any], prefix: str = "") -> Frames:
+    """Return the rows of the entry `name`, or of its `next_X` if `prefix` is "next_"."""
+    value, label = episode[prefix + name], prefix + name
     if name not in schema.ragged:
         tensor = as_tensor(value, label)
         if tensor.ndim == 0:
@@ -90,7 +90,7 @@ def _read(schema: Schema, name: str, episode: Mapping[str, Any], before: str = "
 
 
 def _final(schema: Schema, name: str, episode: Mapping[str, Any], frames: Frames) -> Frames:
-    """Return `final_X` of a key as one row."""
+    """Return the entry `final_X` of a key as one row, [1, ...]."""
     label, value = FINAL + name, episode[FINAL + name]
     if name not in schema.ragged:
         tensor = as_tensor(value, label)
@@ -103,7 +103,7 @@ def _final(schema: Schema, name: str, episode: Mapping[str, Any], frames: Frames
 
 
 def _last_of_next(schema: Schema, name: str, episode: Mapping[str, Any], frames: Frames) -> Frames:
-    """Return the last row of a key's `next_X`, whose other rows must repeat X."""
+    """Return the last row of a key's `next_X`; raise InputError unless its other rows repeat X one frame later."""
     (tensor, counts), (next_tensor, next_counts) = frames, _read(schema, name, episode, NEXT)
     if next_tensor.shape != tensor.shape or next_tensor.dtype != tensor.dtype:
         got, expected = (f"{tuple(x.shape)} {x.dtype}" for x in (next_tensor, tensor))

@@ -38,7 +38,7 @@ class OpenEpisodes:
         self._rows: dict[str, np.ndarray] = {k: np.empty((num_envs, 0, *s.shape), s.word) for k, s in specs.items()}
 
     def check_room(self, done: Sequence[np.ndarray]) -> None:
-        """Raise InputError if these steps would make an episode longer than the buffer."""
+        """Raise InputError if an episode would exceed `max_size` after these steps; `done` has the end flags [N] of each."""
         if self.count.max(initial=0) + len(done) <= self.longest:
             return
         count = self.count.copy()
@@ -68,7 +68,7 @@ class OpenEpisodes:
             yield self._close(env, final)
 
     def flush(self, final: Mapping[str, np.ndarray] | None = None) -> Iterator[Episode]:
-        """Close all open episodes; `final` are the observations of all envs after the last rows."""
+        """Close all open episodes and yield them; `final` are the observations of all envs after the last rows."""
         for env in np.flatnonzero(self.count).tolist():
             if final is not None or not self.with_final:
                 yield self._close(env, final)
@@ -111,7 +111,9 @@ class OpenEpisodes:
             if rows[key].dtype != pending.dtype or rows[key].shape != expected:
                 raise damaged(f"has open episodes with a wrong shape or dtype of {key!r}")
         if used > self.longest:
-            raise InputError(f"The saved replay has an open episode of {used} steps: raise max_size={self.longest}.")
+            raise InputError(
+                f"The saved replay has an open episode of {used} steps, but max_size is {self.longest}: raise max_size."
+            )
         self._grow(used)
         for key, pending in self._rows.items():
             pending[:, :used] = rows[key]

@@ -43,7 +43,10 @@ def read_rollout(schema: Schema, rollout: Mapping[str, Any]) -> Iterator[tuple[W
 
 
 def rollout_names(rollout: Mapping[str, Any]) -> list[str]:
-    """Return the keys of a buffer for this rollout: all keys, or only those that learners need if it has "obs"."""
+    """Return the keys of a buffer for this rollout: all entries but "final_obs" if it has no mapping "obs".
+
+    If it has one: the observations, action, reward and end flags, and `next_X` of observations if it has "final_obs".
+    """
     if not hasattr(rollout.get("obs"), "keys"):
         return [name for name in rollout if name != "final_obs"]
     seen = [str(name) for name in rollout["obs"].keys()]  # noqa: SIM118 - a TensorDict is no dict

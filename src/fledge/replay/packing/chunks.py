@@ -17,7 +17,7 @@ Contract
         32 bits base               smallest value (order 0), first value (order 1, 2), height of the line (order 3)
         rows bits                  only if masked: which rows are not zero
         6 bits + that many bits    only for order 2: the first difference, zig-zag
-        22 bits slope, 5 grain     only for order 3: 2^20 is 1; numbers are multiples of 2^-grain
+        22 bits slope, 5 grain     only for order 3: slope in units of 2^-20; both columns hold multiples of 2^-grain
         codes                      one per row that is not zero, zig-zag for 1, 2, 3; without the first row for order 1,
                                    the first two for order 2
 
@@ -137,7 +137,7 @@ def unpack(addresses: np.ndarray, kinds: np.ndarray, spans: np.ndarray, table: n
 
 
 def check(words: np.ndarray, offsets: np.ndarray, counts: np.ndarray, columns: int) -> bool:
-    """Return whether the structure of every chunk is valid."""
+    """Return whether every chunk has a valid structure, so that `unpack` can read it safely."""
     padded = np.concatenate([words, np.zeros(2, np.uint32)])
     good = np.zeros(len(counts), np.int32)
     args = [as_warp(padded), as_warp(offsets), as_warp(np.ascontiguousarray(counts, np.int32)), columns, as_warp(good)]
@@ -147,7 +147,7 @@ def check(words: np.ndarray, offsets: np.ndarray, counts: np.ndarray, columns: i
 
 @functools.lru_cache(64)
 def _kinds(data: bytes) -> Any:
-    """Return number formats as a Warp array; cached, because making one takes as long as decoding ten rows."""
+    """Return the int32 number formats in `data` as a Warp array; cached, because it costs as much as decoding ten rows."""
     return wp.array(np.frombuffer(data, np.int32), dtype=wp.int32, device="cpu")
 
 

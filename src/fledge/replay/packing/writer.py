@@ -64,9 +64,10 @@ def mask_of(table: wp.array2d(dtype=wp.uint32), start: wp.int32, rows: wp.int32,
 
 @wp.func
 def plan_follow(table: wp.array2d(dtype=wp.uint32), start: wp.int32, column: wp.int32, mask: wp.uint32) -> wp.vec4ui:
-    """Return (width, base, slope, grain) to code a float column as a line through the column before it.
+    """Return (width, base, slope, grain) to code a float column as a linear function of the column before it.
 
-    The slope goes through the rows where the column before is smallest and largest. If that is impossible, width is 99.
+    The slope is measured between the rows where the column before is smallest and largest. Width is 99 if the values
+    cannot be coded this way.
     """
     grain = wp.int32(0)
     top = wp.int32(0)
@@ -121,7 +122,7 @@ def plan_columns(
     plans: wp.array3d(dtype=wp.uint32),
     bits: wp.array2d(dtype=wp.int32),
 ):
-    """Compute the size of a column of a chunk in bits, and its plan: (order | width, mask, base, more).
+    """Compute the size of a column of a chunk in bits, and its plan: (64 * order + width, mask, base, more).
 
     `more` is the first difference (order 2), or slope and grain (order 3).
     """

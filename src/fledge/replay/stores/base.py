@@ -2,9 +2,9 @@
 
 Contract
     `append(encode(words))` adds an episode (words per key, [rows, *shape]); only `encode` can fail, and it changes nothing.
-    `evict()` removes the oldest episode; `pick = take(episode, row)` decodes any rows, and `pick(key, places)` returns some
-    of them as a contiguous array that the caller owns. A row number past a key's end means its last row. Episodes are
-    numbered from the oldest kept.
+    `evict()` removes the oldest episode; `pick = take(episode, row)` decodes any rows. `pick(key, places)` then
+    returns those at the positions `places` (slice or indices) of `row`, as a contiguous array that the caller owns. A
+    row number past a key's end means its last row. Episodes are numbered from the oldest kept.
     A `take` decodes each chunk once, on the threads of `workers`; the codecs release the GIL (measured: Warp's launches,
     pcodec, and blosc2 as `storage.format.codecs` sets it).
 """
@@ -58,7 +58,10 @@ class Store(ABC):
 
     @abstractmethod
     def take(self, episode: np.ndarray, row: np.ndarray, workers: Workers) -> Pick:
-        """Decode frame `row[i]` of `episode[i]` for every i; return `pick(key, places)`, which gives some of these frames."""
+        """Decode frame `row[i]` of `episode[i]` for every i.
+
+        Return a function `pick(key, places)` that returns the key's frames for the given i, a slice or indices.
+        """
 
     def bytes_per_frame(self, key: str) -> float:
         """Return the average compressed size of a frame of the key, over all frames ever added."""
@@ -91,7 +94,7 @@ class Store(ABC):
         self.added_rows, self.added_bytes = int(length.sum()), blobs.nbytes
 
     def chunks(self, at_once: int) -> Iterator[tuple[bytes, np.ndarray, np.ndarray]]:
-        """Yield `at_once` chunks at a time: their joined bytes, the offsets between chunks, and the number of rows of each."""
+        """Yield `at_once` chunks at a time: their joined bytes, the offsets of their edges, and the number of rows of each."""
         assert self.rows is not None
         counts = [chunk_rows(int(n), self.rows) for n in self.length.view()]
         rows = np.concatenate([*counts, np.zeros(0, np.int32)])

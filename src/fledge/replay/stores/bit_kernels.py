@@ -49,9 +49,11 @@ def unpack_frames(
     bits: wp.array2d(dtype=wp.uint32),
     out: wp.array2d(dtype=wp.uint64),
 ):
-    """Decode frames of `size` words of bits each into zeros, eight cells per uint64; `bits` is zeroed scratch memory.
+    """Decode the frame of each span into its row of `out`, eight one-byte cells per uint64.
 
-    A span is: offset of the chunk, its number of frames, the requested frame. `top` is the size of the topmost level.
+    A span is: offset of the chunk in bytes, its number of frames, the requested frame. A frame's bits take `size` words
+    of 32 bits, its level 3 takes `top` bytes; `bits.py` explains `stride`. `out` and the scratch array `bits` must be
+    zero.
     """
     item = first + wp.tid()
     frames = wp.int32(spans[item, 1])
@@ -98,7 +100,10 @@ def unpack_frames(
 
 @wp.func
 def last_byte(data: wp.array(dtype=wp.uint8), place: wp.int64, top: wp.int32, seconds: wp.int32) -> wp.int32:
-    """Return the position in the frame of the last byte of bits that is not zero; -1 if all are zero."""
+    """Return the position of the last coded byte of a frame that is not zero; -1 if all are zero.
+
+    The frame begins at `place`; level 3 has `top` bytes, level 2 `seconds` stored bytes.
+    """
     last = wp.int32(-1)
     for i in range(top):
         if data[place + wp.int64(i)] != wp.uint8(0):

@@ -1,17 +1,17 @@
 """BitStore: large frames of only 0 and 1 (occupancy maps), stored as bits; bytes equal to the row above are left out.
 
-An LZ4 call per frame takes longer than the decoding. Here one kernel call decodes all requested frames of a batch.
+One kernel call decodes all requested frames of a batch; one LZ4 call per frame would take longer.
 
 Contract: see `base`. A frame is [cells] uint8, a chunk up to `ROWS` frames:
 
     bits       cell i is bit i % 8 of byte i / 8, padded to words of 4 bytes
     coded      each byte xor the byte in the row above, if a row of the frame is a whole number of words (`stride`), so
                that only the outline of a solid area is left
-    level 1    one bit per coded byte: it is not zero; level 2 the same of level 1, level 3 of level 2
+    level 1    one bit per coded byte: 1 if it is not zero; level 2 the same for level 1, level 3 for level 2
     a frame    level 3, then the bytes of level 2, level 1 and coded that are not zero
-    a chunk    the bytes of each frame, uint32 little-endian, then the frames
+    a chunk    the size of each frame in bytes, uint32 little-endian, then the frames
 
-A frame with other values is stored raw, padded to whole words of bits: it is recognised by its length.
+A frame with other values than 0 and 1 is stored raw, padded to a multiple of 32 cells, and recognised by its length.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class BitStore(Store):
 
 
 def pack_frames(frames: np.ndarray, stride: int) -> np.ndarray:
-    """Return a chunk of frames [n, cells] uint8 as bytes."""
+    """Return a chunk of frames [n, cells] uint8 as bytes; a row of a frame has `stride` words of 32 cells (0: no xor)."""
     bits = np.packbits(frames, axis=1, bitorder="little")
     bits = np.pad(bits, ((0, 0), (0, -bits.shape[1] % 4)))
     coded = bits.copy()

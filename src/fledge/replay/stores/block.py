@@ -25,7 +25,7 @@ MOST_EXPANSION = 8 * codecs.MAX_EXPANSION  # of a chunk, packed to bits and comp
 
 
 def encode_block(codec: str, data: np.ndarray, word: int) -> bytes:
-    """Return a chunk (uint8) compressed, or raw if that saves less than 5 %: `decode_block` sees by its length which."""
+    """Return a chunk (uint8) compressed; raw, recognised by its length, if compressing saves less than 5 %."""
     if not data.nbytes:
         return b""
     if codec == BITS:

@@ -3,7 +3,8 @@
 A codec works on words (unsigned integers of 1, 2, 4 or 8 bytes) in chunks of `CHUNK_BYTES`. `choose` compares the codecs
 of a level on a sample of the data: by size, with a handicap for slower codecs. It uses no clock, so that equal states give
 equal files.
-docs/reference/checkpoint_format.md describes the layout of a member, whose padding keeps expansion within `MAX_EXPANSION`.
+docs/reference/checkpoint_format.md describes the layout of a member (the encoded bytes of one array). Members are padded where
+needed, so that decoding expands them at most `MAX_EXPANSION` times.
 Background work must not hold the GIL: pcodec releases it, blosc2 only after `set_releasegil(True)`, which is called below.
 """
 
@@ -99,7 +100,8 @@ _HANDICAP = {"lz4-shuffle": 1.0, "zstd-shuffle": 1.005, "zstd-bytedelta": 1.005,
 def candidates(level: int | None, total_bytes: int, speed_bias: int = 0) -> tuple[str, ...]:
     """Return the codecs of a compression level: 0 none, 1-2 LZ4, 3-5 also Zstd, 6-9 also pcodec.
 
-    If `level` is None, it is chosen by `total_bytes`, and then made faster by `speed_bias` steps.
+    If `level` is None, take 9, or 4 if `total_bytes` exceeds `BIG_STATE`; then go `speed_bias` steps on in `LADDER`, to
+    faster levels.
     """
     if level is None:
         level = LADDER[min((total_bytes > BIG_STATE) + speed_bias, len(LADDER) - 1)]
@@ -111,7 +113,7 @@ def candidates(level: int | None, total_bytes: int, speed_bias: int = 0) -> tupl
 
 
 def choose(data: np.ndarray, word: int, floats: bool, names: Sequence[str]) -> str:
-    """Return the codec that makes a sample of `data` smallest, or "raw" if none saves at least the share `MIN_SAVING`."""
+    """Return the codec that makes a sample of `data` smallest, or "raw" if it saves less than 5 % (`MIN_SAVING`)."""
     names = [name for name in names if name != "pco" or word > 1]
     if data.nbytes < SMALL or not names:
         return "raw"
@@ -153,7 +155,7 @@ def size_of(blocks: Sequence[Block]) -> int:
 
 
 def decode(name: str, member: memoryview, out: np.ndarray, word: int) -> None:
-    """Decode a member into `out` (uint8); raise FormatError unless it decodes to exactly this size."""
+    """Decode a member into `out` (uint8); raise FormatError unless it decodes to exactly the size of `out`."""
     if name == "raw":
         if len(member) != out.nbytes:
             raise damaged(f"a raw member has {len(member)} bytes, expected {out.nbytes}")
@@ -182,9 +184,10 @@ def decode(name: str, member: memoryview, out: np.ndarray, word: int) -> None:
 
 
 def difference(new: np.ndarray, old: np.ndarray, word: int) -> np.ndarray:
-    """Return the difference of two byte arrays of the same length, as bytes; small changes of either sign give small words.
+    """Return the difference of two uint8 arrays of the same length, as a uint8 array of this length.
 
-    Words are subtracted modulo 2^n and zig-zag coded, so `apply_difference` is an exact inverse for any bits.
+    Both are read as words of `word` bytes. These are subtracted modulo 2^n and zig-zag coded: small changes of either sign
+    become small numbers, and `apply_difference` is an exact inverse for any bits.
     """
     gap = np.subtract(new.view(WORDS[word]), old.view(WORDS[word])).view(f"i{word}")
     folded = np.left_shift(gap, 1)

@@ -1,8 +1,8 @@
-"""Flatten a state into a JSON tree (see `tree`) and a list of leaves, which stay in the caller's memory.
+"""Flatten a state into a JSON tree (see `tree`) and a list of leaves (see `leaves`), which stay in the caller's memory.
 
-Tensors that share memory exactly (tied weights) become one leaf, and are one tensor again after loading. A loaded state equals
-the saved one and has the same types, with two exceptions: a `Parameter` becomes a tensor, and a subclass of str, int or float
-(a member of an enum) becomes the plain value. Anything else that cannot be restored is refused.
+Tensors with the same memory, dtype, shape and strides (tied weights) become one leaf, and are the same object after loading.
+A loaded state equals the saved one and has the same types, with two exceptions: a `Parameter` becomes a tensor, and a subclass
+of str, int or float (a member of an enum) becomes the plain value. Anything else that cannot be restored raises an InputError.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def flatten(state: Any, dtensor: DTensorChoice = None) -> tuple[Node, list[Leaf]
     Args:
         state: The state to save.
         dtensor: How to save a DTensor that is sharded over ranks: "full" saves the whole tensor (every rank must call),
-            "local" only this rank's part; None refuses it.
+            "local" only this rank's part; None raises an InputError.
     """
     walk = _Walk(dtensor)
     try:
@@ -162,7 +162,7 @@ def _is_json(value: Any) -> bool:
 
 
 def _versions(metadata: Any) -> Node | None:
-    """Return the JSON node of a module's `_metadata`; None if it holds more than version numbers, which is rare."""
+    """Return the JSON node of the `_metadata` of a module's state dict; None if it holds more than version numbers (rare)."""
     if type(metadata) is not OrderedDict or set(map(type, metadata)) != {str}:
         return None
     numbers: list[Any] = [own.get("version") for own in metadata.values() if type(own) is dict and len(own) == 1]

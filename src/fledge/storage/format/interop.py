@@ -65,7 +65,7 @@ def load(path: Path, kind: str, device: torch.device | str = "cpu", mmap: bool =
 def write(
     stream: BinaryIO, format: str, node: Node, leaves: Sequence[Leaf], level: int | None, metadata: dict[str, Any]
 ) -> None:
-    """Write a tree and its staged leaves in the format "pt", "lz4" or "safetensors"."""
+    """Write a tree and its leaves, whose `data` must be set, in the format "pt", "lz4" or "safetensors"."""
     if format == "safetensors":
         write_safetensors(stream, node, leaves, metadata)
     elif format == "pt":
@@ -110,7 +110,9 @@ def load_pt(stream: BinaryIO, label: str, device: torch.device | str, mmap: bool
         reason = text.strip().splitlines()[0][:160]
         stream.seek(0)
         if stream.read(1) not in (b"P", b"\x80"):  # a zip, or a pickle of protocol 2 or later
-            raise FormatError(f"{label} is not a PyTorch checkpoint: it is neither a zip nor a pickle.") from error
+            raise FormatError(
+                f"{label} is not a PyTorch checkpoint: neither a zip nor a pickle. Use another file."
+            ) from error
         advice = "Fledge never unpickles code: save its state_dict() with torch.save where you trust the file"
         raise FormatError(f"{label} cannot be loaded as plain tensors ({reason}); {advice}.") from error
     stream.seek(0, os.SEEK_END)
@@ -133,7 +135,7 @@ def _check_pickle(stream: BinaryIO, label: str) -> None:
             elif isinstance(argument, str):
                 names.append(argument)
                 if argument.strip("-_ .").lower() in _SLOW_CODECS:
-                    raise FormatError(f"{label} names the slow text codec {argument!r}, which torch.save never does.")
+                    raise FormatError(f"{label} names the slow text codec {argument!r}: do not trust the file.")
     except FormatError:
         raise
     except Exception:  # truncated: the loader raises, and everything before this point has been checked

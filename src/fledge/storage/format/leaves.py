@@ -58,7 +58,7 @@ class Leaf:
 
 
 def word_size(kind: str, dtype: str) -> int:
-    """Return the bytes of a word, on which codecs and differences work: a number, a character, or half a complex number."""
+    """Return the size in bytes of a word, the unit of codecs: a number, a character, or half a complex number."""
     if kind == "tensor":
         return TORCH_DTYPES[dtype].itemsize // (2 if TORCH_DTYPES[dtype].is_complex else 1)
     numpy_dtype = np.dtype(dtype)  # of a byte string, uint8
@@ -101,7 +101,7 @@ def plain_tensor(path: tuple[Any, ...], tensor: torch.Tensor, dtensor: DTensorCh
 
 
 def extent(tensor: torch.Tensor) -> int:
-    """Return the bytes from the start of a strided tensor's storage to the tensor's last element."""
+    """Return the number of bytes from the start of a strided tensor's storage to the end of its last element."""
     if not tensor.numel():
         return 0
     if tensor.is_contiguous():
@@ -138,7 +138,11 @@ def is_dtensor(tensor: torch.Tensor) -> bool:
 
 
 def _of_dtensor(path: tuple[Any, ...], tensor: Any, choice: DTensorChoice) -> torch.Tensor:
-    """Return the whole tensor if `choice` is "full" (then every rank must save); otherwise return this rank's part."""
+    """Return the whole tensor if `choice` is "full" (then every rank must save); otherwise return this rank's part.
+
+    Raises:
+        InputError: `choice` is None, but this rank has only a part; or the ranks' parts must still be summed.
+    """
     if choice == "full":
         whole = tensor.full_tensor()
         return whole.wait() if hasattr(whole, "wait") else whole
@@ -210,7 +214,7 @@ def bytes_of(source: Any) -> np.ndarray:
 
 
 def check_description(kind: Any, dtype: Any, shape: Any) -> int:
-    """Return the bytes of the leaf that a file describes; raise FormatError if the description is invalid."""
+    """Return the size in bytes of the leaf that a file describes; raise FormatError if the description is invalid."""
     if not isinstance(dtype, str) or kind not in KINDS:
         raise damaged(f"a leaf has kind {str(kind)[:40]!r} and dtype {str(dtype)[:40]!r}; kinds are {', '.join(KINDS)}")
     well_formed = isinstance(shape, list) and len(shape) <= MAX_DIMS
@@ -251,7 +255,7 @@ def restore(kind: str, dtype: str, shape: tuple[int, ...], data: np.ndarray, dev
 
 
 def permute(data: np.ndarray, dtype: str, shape: tuple[int, ...], order: tuple[int, ...]) -> np.ndarray:
-    """Return the bytes of a tensor, given in C order, after its axes were transposed to `order`."""
+    """Transpose a tensor of this shape, whose bytes in C order are `data`, to the axis order `order`; return its bytes."""
     return np.ascontiguousarray(_cells(data, dtype).reshape(shape).transpose(order)).reshape(-1).view(np.uint8)
 
 

@@ -2,10 +2,11 @@
 
 The LZ4 frame holds one of
 
-    torch.save file       a TensorDict or a nested dict of tensors, [T, N, ...]
-    pickled dict          NumPy arrays [N, T, ...] by key: "agents/observation/lidar", or a tuple of names
+    torch.save file       a TensorDict or a nested dict, with tensors of shape [T, N, ...] for T steps and N envs
+    pickled dict          NumPy arrays of shape [N, T, ...]; a key is a string "agents/observation/lidar" or a tuple of names
 
-A pickled dict comes back with an axis named "time". Its plain values (text, numbers) are kept as non-tensor values.
+Both are returned as a TensorDict. For a pickled dict, its second axis is named "time". Plain values (text, numbers) become
+non-tensor values.
 """
 
 from __future__ import annotations

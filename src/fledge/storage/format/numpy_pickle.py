@@ -210,7 +210,7 @@ def _number_type(text: Any) -> str:
 
 
 class _Tree:
-    """Replaces each `_Array` in a value by its array; refuses values that are nested too deep, cyclic or too many."""
+    """Replaces each `_Array` in a value by its NumPy array; refuses a value that is cyclic, nested too deep or too large."""
 
     def __init__(self) -> None:
         self.visits = 0

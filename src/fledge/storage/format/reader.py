@@ -1,10 +1,10 @@
 """Read an untrusted native checkpoint file.
 
-`CheckpointFile(path)` checks a file's directory, manifest and every declared size, and reads leaves one by one, each verified
-against its checksum. All leaves together take at most 256 times the file's size plus 64 MiB; reading a tensor takes up to
-three times its size in addition; the manifest up to 256 MiB. Besides the file, only the base of a delta (a plain name in the
-same folder) is opened. Every fault raises a FormatError with the file's name. If `stream` is given, the bytes are read from
-it, `path` is only a label, and deltas are refused.
+`CheckpointFile(path)` checks a file's directory, manifest and every declared size, and reads leaves (tensors, arrays and
+bytes) one by one, each verified against its checksum. Memory: all leaves together take at most 256 times the file's size
+plus 64 MiB; reading a tensor takes up to three times its size in addition; the manifest up to 256 MiB. If the file is a delta,
+its base in the same folder is opened too, but no other file. Every fault raises a FormatError with the file's name. If
+`stream` is given, the bytes are read from it, `path` is only a label, and a delta raises a FormatError.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ SLACK = 64 * 2**20  # bytes that the leaves of any file may take, however small 
 def manifest_limit(stored: int) -> int:
     """Return how many bytes a manifest may have after decompression, if it takes `stored` bytes in the file.
 
-    JSON grows up to a hundredfold in memory, and deflate compresses up to a thousandfold. A manifest that compresses better
-    than this limit is stored uncompressed.
+    Without a limit, a small file could fill the memory: deflate compresses up to a thousandfold, and JSON grows up to a
+    hundredfold when it is parsed. A manifest that compresses better than this limit is stored uncompressed.
     """
     return min(MAX_MANIFEST, 2 * 2**20 + 2 * stored)
 
@@ -76,8 +76,8 @@ class Entry:
     raw: dict[str, Any]  # the entry as it is in the manifest
 
     @property
-    def given(self) -> int:
-        """Bytes after loading; more than `nbytes` if a rounded tensor gets its original dtype back."""
+    def loaded_bytes(self) -> int:
+        """Size in bytes after loading; larger than `nbytes` if a rounded tensor gets its original dtype back."""
         if self.lossy_from is None:
             return self.nbytes
         return self.nbytes // TORCH_DTYPES[self.dtype].itemsize * TORCH_DTYPES[self.lossy_from].itemsize
@@ -125,9 +125,9 @@ class CheckpointFile(Closing):
         if not isinstance(rows, list):
             raise self._bad("has no list of leaves")
         self.entries = [self._entry(row) for row in rows]
-        given = sum(entry.given for entry in self.entries)
-        if given > codecs.MAX_EXPANSION * self._stream.seek(0, os.SEEK_END) + SLACK:
-            raise self._bad(f"declares {given} bytes in all, more than {codecs.MAX_EXPANSION} times the file's size")
+        total = sum(entry.loaded_bytes for entry in self.entries)
+        if total > codecs.MAX_EXPANSION * self._stream.seek(0, os.SEEK_END) + SLACK:
+            raise self._bad(f"declares {total} bytes in all, more than {codecs.MAX_EXPANSION} times the file's size")
         self.by_name = {entry.name: i for i, entry in enumerate(self.entries)}
         if len(self.by_name) != len(rows):
             raise self._bad("has two leaves of the same name")
@@ -184,7 +184,7 @@ class CheckpointFile(Closing):
         lossy, base_name, base_digest = row.get("lossy_from"), row.get("base_name"), row.get("base_checksum")
         texts = (digest, *(text for text in (lossy, base_name, base_digest) if text is not None))
         if not all(isinstance(text, str) and len(text) <= 512 for text in texts):
-            raise self._bad(f"has an entry {name!r} whose checksum or base is not a text of at most 512 characters")
+            raise self._bad(f"has an entry {name!r} whose checksum or base is not a string of at most 512 characters")
         if digest.startswith("sha256:"):  # copied from a file of version 1
             raise self._too_old(f"stores {name!r} in format version 1")
         if not digest.startswith(CHECKSUM):
@@ -283,7 +283,7 @@ class CheckpointFile(Closing):
         return value.to(TORCH_DTYPES[entry.lossy_from]) if entry.lossy_from else value
 
     def state(self, device: torch.device | str = "cpu", keys: Iterable[str] | None = None) -> Any:
-        """Return the state, or the part of it under `keys`; tensors that were one tensor when saved are one again."""
+        """Return the state, or the part of it under `keys`; tensors that were tied when saved are the same object again."""
         node = self.tree if keys is None else select(self.tree, keys)
         return unflatten(node, lambda number: self.read(number, device))
 

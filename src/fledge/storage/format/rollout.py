@@ -40,13 +40,15 @@ def describe(data: TensorDictBase, time_dim: int = 0) -> dict[str, int]:
 
     if not is_tensor_collection(data) or is_non_tensor(data) or len(data.batch_size) < 1:
         batch = f" with batch size {list(data.batch_size)}" if is_tensor_collection(data) else ""
-        raise InputError(f"the rollout is a {type(data).__name__}{batch}, but must be a TensorDict [T, N].")
+        raise InputError(
+            f"the rollout is a {type(data).__name__}{batch}, but must be a TensorDict with batch size [T, N]."
+        )
     names = _names(data)
     return {"time_dim": names.index("time") if names and "time" in names else min(time_dim, len(data.batch_size) - 1)}
 
 
 def time_last(leaves: Sequence[Leaf], time_dim: int) -> None:
-    """Set `order` of all leaves with the batch axes, so that they are stored with time as the last axis."""
+    """Set `order` of each leaf that has the batch axes, so that it is stored with time as the last axis."""
     for leaf in leaves:
         above = leaf.path[:-1] if leaf.path[-1] == "index" and len(leaf.path) % 2 else leaf.path
         of_batch = len(above) % 2 == 0 and set(above[::2]) == {"data"}  # not inside a non-tensor value
@@ -55,14 +57,14 @@ def time_last(leaves: Sequence[Leaf], time_dim: int) -> None:
 
 
 def to_tree(data: TensorDictBase, path: NestedKey = ()) -> dict[str, Any]:
-    """Return a TensorDict as nested plain dicts."""
+    """Return a TensorDict as nested plain dicts, in the layout under "Tree" at the top of this file."""
     from tensordict import is_tensorclass
 
     data = data.to_tensordict() if is_tensorclass(data) else data
     keys = list(data.keys())
     if any(set(part.keys()) != set(keys) for part in getattr(data, "tensordicts", ())):
         raise InputError(
-            f"{path or 'the rollout'} is a lazy stack of parts with different keys: give all the same keys."
+            f"{path or 'the rollout'} is a lazy stack of parts with different keys: give all parts the same keys."
         )
     content = {key: _entry(data, key, (*path, key)) for key in keys}
     return {"batch": [*data.batch_size], "names": _names(data), "data": content}
@@ -75,7 +77,7 @@ def _entry(data: TensorDictBase, key: str, path: NestedKey) -> Any:
         value = data.get(key)
     except RuntimeError as error:
         raise InputError(
-            f"{path} is a lazy stack of parts with different shapes: pad them, or use a key for each."
+            f"{path} is a lazy stack of parts with different shapes: pad them, or store each under its own key."
         ) from error
     if isinstance(value, NonTensorStack):
         return _single_values(value, path)
@@ -116,7 +118,7 @@ def read_rollout(
     envs: Rows | None = None,
     steps: Rows | None = None,
 ) -> TensorDictBase:
-    """Return the rollout in an open file, or a part of it."""
+    """Return the rollout in an open file, or a part of it: see `RolloutStorage.load` for `keys`, `envs` and `steps`."""
     note = opened.metadata.get("rollout")
     time_dim = note.get("time_dim") if isinstance(note, dict) else None
     if type(time_dim) is not int:

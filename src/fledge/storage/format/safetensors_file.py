@@ -56,7 +56,7 @@ def load_safetensors(path: Path, device: torch.device | str) -> Any:
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
-    """Return the metadata of a `.safetensors` file: the values that Fledge wrote, or the texts of another tool."""
+    """Return the metadata of a `.safetensors` file: the values that Fledge wrote, or the strings that another tool wrote."""
     with _reading(path) as stream:
         _, texts = _read_header(stream)
         described = json.loads(texts.pop(TREE_KEY, "{}"))
@@ -85,7 +85,7 @@ class _reading:
 
 
 def _read_header(stream: BinaryIO) -> tuple[dict[str, _Entry], dict[str, str]]:
-    """Return the tensors that a file describes, and the texts in its metadata."""
+    """Return the tensors that a file describes, and the strings in its metadata."""
     size = stream.seek(0, 2)
     stream.seek(0)
     head = stream.read(8)
@@ -118,7 +118,7 @@ def _entry(name: str, row: Any, start: int) -> _Entry:
     dtype, shape, (begin, end) = _DTYPES.get(row["dtype"]), row["shape"], row["data_offsets"]
     if dtype is None:
         raise FormatError(
-            f"the tensor {name[:60]!r} is {str(row['dtype'])[:40]}, but Fledge reads {', '.join(_DTYPES)}."
+            f"the tensor {name[:60]!r} has dtype {str(row['dtype'])[:40]}, but Fledge reads {', '.join(_DTYPES)}."
         )
     nbytes = check_description("tensor", dtype, shape)
     if type(begin) is not int or type(end) is not int or begin < 0 or end - begin != nbytes:
@@ -151,13 +151,13 @@ def _from_row(row: list[Any], tensors: dict[str, torch.Tensor], device: torch.de
 
 
 def write_safetensors(stream: BinaryIO, node: Node, leaves: Sequence[Leaf], metadata: dict[str, Any]) -> None:
-    """Write a tree and its staged leaves as a `.safetensors` file."""
+    """Write a tree and its leaves, whose `data` must be set, as a `.safetensors` file."""
     header: dict[str, Any] = {METADATA: {}}
     rows, offset = [], 0
     for name, leaf in zip(_tensor_names(leaves), leaves, strict=True):
         shape, code = list(leaf.shape), _NAMES.get(leaf.dtype) if leaf.kind == "tensor" else "U8"
         if code is None:
-            raise InputError(f"{name} is {leaf.dtype}, which .safetensors cannot hold: use .fledge or .pt.")
+            raise InputError(f"{name} has dtype {leaf.dtype}, which .safetensors cannot hold: use .fledge or .pt.")
         if leaf.kind in ("array", "scalar"):
             shape = [*shape, np.dtype(leaf.dtype).itemsize]
         header[name] = {"dtype": code, "shape": shape, "data_offsets": [offset, offset + leaf.nbytes]}

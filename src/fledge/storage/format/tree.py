@@ -26,7 +26,7 @@ FACTORIES: dict[str | None, Any] = {None: None} | {kind.__name__: kind for kind 
 def unflatten(node: Node, leaf: Callable[[int], Any]) -> Any:
     """Build the state that `node` describes, with `leaf(i)` for leaf `i`; raise FormatError for anything unknown.
 
-    `leaf` is called once per number, so that tensors that were one tensor when saved are one again.
+    `leaf` is called once per number, so that tensors that were tied when saved are the same object again.
     """
     return _build(node, functools.cache(leaf), 0)
 
@@ -74,7 +74,7 @@ def _build_dict(tag: str, body: Any, leaf: Callable[[int], Any], depth: int) -> 
 
 
 def _inside(node: dict[str, Any]) -> Node:
-    """Return the plain dict's node that is inside the node of another kind of dict (a tag of `_DICTS`)."""
+    """Return the part of the node of an OrderedDict, state dict, Counter or defaultdict that describes its entries."""
     ((tag, body),) = node.items()
     if tag in ("ordered", "counter"):
         return body

@@ -30,7 +30,7 @@ REPLAN_EVERY = 32  # saves after which the choice of a codec is repeated
 
 @dataclass
 class Plans:
-    """Choice of codecs, carried from one save to the next."""
+    """Codecs chosen for the leaves of a state, kept from one save to the next."""
 
     chosen: dict[tuple[Any, ...], tuple[str, int]] = field(default_factory=dict)  # codec and age of the choice, by leaf
     speed_bias: int = 0  # steps towards faster codecs, for frequent saves; see `codecs.candidates`
@@ -38,7 +38,7 @@ class Plans:
 
 @dataclass(frozen=True)
 class Written:
-    """Sizes and identity of a checkpoint that was written."""
+    """Sizes of a checkpoint that was written, the hash that identifies it, and the length of its chain of deltas."""
 
     bytes_in: int  # of all leaves, uncompressed
     bytes_out: int  # of the file
@@ -56,10 +56,11 @@ def write_native(
     base: CheckpointFile | None = None,
     plans: Plans | None = None,
 ) -> Written:
-    """Write the tree of `flatten` and its staged leaves as one checkpoint file.
+    """Write the tree of `flatten` and its leaves, whose `data` must be set, as one checkpoint file.
 
-    With `base`, an earlier checkpoint in the same folder, a tensor is stored as a difference to it if that is smaller and the
-    chain does not exceed `MAX_CHAIN`. `plans` holds the codecs chosen at earlier saves of the same state, and is updated.
+    With `base`, an earlier checkpoint in the same folder, each tensor is stored as a difference to it if that is smaller. A
+    base that already ends a chain of `MAX_CHAIN` deltas is ignored. `plans` holds the codecs chosen at earlier saves of the
+    same state, and is updated.
     """
     if base is not None and base.depth >= MAX_CHAIN:
         base = None
@@ -147,7 +148,7 @@ class _Encoder:
         return codecs.encode(codec, data, word, floats)
 
     def _base_bytes(self, name: str, leaf: Leaf) -> tuple[np.ndarray, str] | None:
-        """Return bytes and checksum of the same leaf in the base; None if the base has none of equal dtype and shape."""
+        """Return bytes and checksum of the same leaf in the base; None if there is no such leaf, or a delta saves nothing."""
         if self.base is None or not self.names or leaf.nbytes < codecs.SMALL:
             return None
         index = self.base.by_name.get(name)
@@ -203,7 +204,10 @@ def plain_copy(metadata: dict[str, Any]) -> dict[str, Any]:
 def copy_members(
     source: CheckpointFile, stream: BinaryIO, node: Node, numbers: Sequence[int], metadata: dict[str, Any]
 ) -> Written:
-    """Copy the leaves `numbers` of a checkpoint into a new file, without decoding; `node` refers to them from 0 on."""
+    """Copy the leaves `numbers` of a checkpoint into a new file with the tree `node`, without decoding them.
+
+    Leaf i of `node` is leaf `numbers[i]` of `source`.
+    """
     archive, entries, total = ArchiveWriter(stream), [], 0
     for number in numbers:
         entry = source.entries[number]

@@ -86,7 +86,7 @@ class ArchiveWriter:
 def open_archive(stream: BinaryIO, label: str, ours: bool = True) -> zipfile.ZipFile:
     """Open an archive and check its directory; raise FormatError if it is not a plain, safe zip.
 
-    If `ours` is False, members may have their sizes after the data, as torch.save writes them.
+    If `ours` is False, the zip may also be one of torch.save, which writes the size of a member after its data.
     """
     try:
         archive = zipfile.ZipFile(stream)
@@ -99,7 +99,9 @@ def open_archive(stream: BinaryIO, label: str, ours: bool = True) -> zipfile.Zip
     file_size, flags = stream.tell(), _UTF8 if ours else _UTF8 | _SIZES_AFTER
     members = archive.infolist()
     if len(members) > MAX_MEMBERS:
-        raise FormatError(f"{label} has {len(members)} members, but at most {MAX_MEMBERS} are allowed.")
+        raise FormatError(
+            f"{label} has {len(members)} members, but at most {MAX_MEMBERS} are allowed: use another file."
+        )
     if len({member.filename for member in members}) != len(members):
         raise FormatError(f"{label} has two members of the same name: it is damaged or was altered.")
     place = 0
@@ -110,7 +112,9 @@ def open_archive(stream: BinaryIO, label: str, ours: bool = True) -> zipfile.Zip
                 f"{where} has an unsafe name: only plain relative names are allowed. Do not trust the file."
             )
         if member.flag_bits & ~flags or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise FormatError(f"{where} is encrypted or compressed in a way that Fledge does not read.")
+            raise FormatError(
+                f"{where} is encrypted or compressed in a way that Fledge does not read: use another file."
+            )
         end = member.header_offset + 30 + member.compress_size
         if member.header_offset < place or end > file_size:
             raise FormatError(f"{where} lies outside the file or overlaps another member: the file is damaged.")

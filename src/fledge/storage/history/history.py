@@ -1,9 +1,10 @@
 """CheckpointHistory: a folder of checkpoints that stays small and always has one to resume from.
 
-`save` passes a state to the saver. Once its file is durable, `latest` names it, and older files are reduced to weights or
-removed (see `retention`). `load_latest` returns the newest checkpoint that verifies; a damaged file stops neither a save nor
-the clean-up of others. Only files named PREFIX_DIGITS.fledge belong to a history; all others in the folder are left alone.
-Several processes may save into one folder: files appear by rename, and clean-up holds the folder's lock.
+`save` passes a state to the saver. Once the checkpoint is durable, its name is written into the file `latest`, and older
+checkpoints are reduced to weights or removed (see `retention`). `load_latest` returns the newest one that is not damaged; a
+damaged file stops neither a save nor the clean-up of others. Only files named PREFIX_DIGITS.fledge belong to a history; all
+others in the folder are left alone. Several processes may save into one folder: files appear by rename, and clean-up holds the
+folder's lock.
 """
 
 from __future__ import annotations
@@ -119,15 +120,15 @@ class CheckpointHistory:
         *,
         complete: Complete | None = None,
     ) -> CheckpointHandle:
-        """Save a state as the newest checkpoint; once its file is durable, the file `latest` names it.
+        """Save a state as the newest checkpoint; once it is durable, write its file name into the file `latest`.
 
         Args:
             state: Nested state with at least one of the keys `weights` at its top level.
             step: Training step; the file is named after it, and replaces an earlier file of the same step.
             metric: Value that `keep_best` ranks by.
             metadata: Plain values to store with the state.
-            complete: Function that adds the parts of other processes. It is called in the background with the tree and the
-                leaves of the state, and returns the tree and the leaves to write.
+            complete: Function that adds the states of other ranks. It is called in the background with the tree and the
+                leaves of this state, and returns the tree and the leaves to write.
         """
         if not isinstance(state, dict) or not any(key in state for key in self.weights):
             got = f"has {list(state)}" if isinstance(state, dict) else f"is a {type(state).__name__}"
@@ -258,7 +259,7 @@ class CheckpointHistory:
     def load_latest(
         self, device: torch.device | str = "cpu", keys: Sequence[str] | None = None, allow_weights_only: bool = False
     ) -> tuple[Any, HistoryEntry]:
-        """Load the newest checkpoint that verifies; return its state, and a description whose `skipped` lists unusable files.
+        """Load the newest checkpoint that is not damaged; return its state, and an entry whose `skipped` lists unusable files.
 
         Args:
             device: Where tensors go.
@@ -299,7 +300,7 @@ class CheckpointHistory:
         return not self._files()
 
     def latest(self) -> HistoryEntry | None:
-        """Return the description of the newest whole checkpoint; None if there is none yet.
+        """Return the entry of the newest checkpoint that is not reduced to weights; None if there is none yet.
 
         Raises:
             StorageError: There are files, but none can be opened; starting again would overwrite them.

@@ -1,4 +1,4 @@
-"""Rewrite a checkpoint in place, atomically and durably: with weights only, with fewer bits, or without a base.
+"""Rewrite a checkpoint in place, atomically and durably: with weights only, with rounded weights, or without a base.
 
 Members that do not change are copied without decoding.
 """

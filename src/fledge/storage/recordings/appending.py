@@ -1,8 +1,9 @@
 """Append records to a recording's file, up to `max_bytes`. Use from one thread at a time.
 
 The file appears at its path with a complete header, replacing an existing one (open readers keep the old content). A record
-is written completely or, after a disk error, removed, so the file is valid after every call. The first record that would
-exceed `max_bytes` is not written; after that, only the ends of running episodes are, for which space is reserved.
+is written completely or, after a disk error, removed, so the file is valid after every call. When a record would exceed
+`max_bytes`, the file is full: from then on, only the ends of running episodes and of the file are written, for which space is
+reserved.
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ ROOM = 640  # bytes reserved for each END record, and for the CLOSE record
 
 
 class AppendedFile:
-    """A recording that grows. Methods take the caller's episode numbers, and ignore episodes that did not fit."""
+    """A recording to which episodes are appended until it is full.
+
+    The caller chooses the episode numbers that methods take; in the file, episodes are numbered from 0. If there was no
+    space for the beginning of an episode, `add` and `end` write nothing for it.
+    """
 
     def __init__(self, path: Path, header: dict[str, Any], fields: Sequence[Field], max_bytes: int) -> None:
         path = target_file(path)
@@ -54,7 +59,10 @@ class AppendedFile:
             raise StorageError(f"{path} cannot be written ({error.strerror or error}): choose another path.") from error
 
     def begin(self, episode: int, scene: Any, facts: Any) -> None:
-        """Write the beginning of an episode, and the arrays of its scene that are not in the file yet, if they fit."""
+        """Write the beginning of an episode, and the arrays of its scene that are not in the file yet.
+
+        Write nothing if they do not fit into `max_bytes`.
+        """
         arrays: list[tuple[bytes, bytes]] = []  # key and record of each new array
 
         def store(array: np.ndarray) -> int:
@@ -74,7 +82,10 @@ class AppendedFile:
                 del self._arrays[key]
 
     def add(self, episode: int, first: int, frames: Mapping[str, np.ndarray]) -> bool:
-        """Write frames [T, ...] of an episode; return False if the file is full, or lacks the episode."""
+        """Write frames [T, ...] of an episode, the first of which has number `first`.
+
+        Return False if the file is full, or does not have the beginning of the episode.
+        """
         if episode not in self._open:
             return False
         count = len(next(iter(frames.values())))

@@ -23,7 +23,7 @@ class Block(NamedTuple):
 
 
 class Blocks:
-    """The FRAMES records of an episode, held as plain numbers: a live recording has very many small records."""
+    """The FRAMES records of an episode, kept as integers to save memory: a live recording has very many small records."""
 
     def __init__(self, episode: int) -> None:
         self.frames = 0
@@ -54,7 +54,7 @@ class Episode:
 
     @property
     def scene(self) -> dict[str, Any]:
-        """Parts of the scene that do not move. Large arrays are shared and read-only."""
+        """Parts of the scene that do not move. Large arrays are read-only, because other episodes may use the same array."""
         return self._recording._described(self._begin, "scene")
 
     @property

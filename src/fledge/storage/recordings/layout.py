@@ -116,12 +116,12 @@ def describe_fields(frame: dict[str, np.ndarray]) -> list[Field]:
 def read_fields(entries: Any) -> list[Field]:
     """Parse and check the list of fields in a recording's header."""
     if not isinstance(entries, list) or not 1 <= len(entries) <= MAX_FIELDS:
-        raise FormatError("its header does not describe the frames")
+        raise FormatError("its header has no valid list of the fields of a frame")
     fields = []
     for entry in entries:
         named = isinstance(entry, list) and len(entry) == 3 and isinstance(entry[0], str)
         if not named or not _FIELD_NAME.fullmatch(entry[0]):
-            raise FormatError(f"{str(entry)[:60]} does not describe a field")
+            raise FormatError(f"{str(entry)[:60]} is not a field: a field is [name, dtype, shape]")
         fields.append(Field(entry[0], *read_description(*entry[1:])))
     if len({field.name for field in fields}) < len(fields):
         raise FormatError("two of its fields have the same name")

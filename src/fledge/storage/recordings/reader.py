@@ -6,8 +6,8 @@
     recording.refresh()                                  read what has been written since
 
 Opening reads the heads of all records, not the frames. A truncated file plays up to its end. A file that is damaged in
-the middle plays up to the damage, which `damage` describes; reading damaged frames raises a FormatError. One call takes at
-most `MAX_READ` bytes, and at most 256 times the size of the file. Threads may share a recording.
+the middle plays up to the damage, which `damage` describes; reading damaged frames raises a FormatError. One call
+decompresses at most `MAX_READ` bytes, and at most 256 times the size of the file. Threads may share a recording.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Recording(Closing):
         return dict(Counter(episode.outcome or "running" for episode in self._episodes))
 
     def track(self, number: int) -> dict[str, Any]:
-        """Return the arguments of `Trajectory` for an episode; `facts` also holds its return and its frame numbers."""
+        """Return a dict of the arguments of `Trajectory` for an episode; `facts` also has its return and frame numbers."""
         episode = self[number]
         facts = {"return": episode.total_return, "seconds_per_frame": self.seconds_per_frame, "index": episode.index()}
         about = {"scene": episode.scene, "outcome": episode.outcome or "running", "facts": episode.facts | facts}
@@ -119,7 +119,7 @@ class Recording(Closing):
         if line != layout.LINE:
             version = self._read(len(layout.NAME), 12).partition(b"\n")[0]
             if not version.isdigit():
-                raise FormatError(f"{self.path} is damaged in its first line: it cannot be read.")
+                raise FormatError(f"{self.path} is damaged in its first line: use another file.")
             versions = f"of version {int(version)}, but this Fledge reads version {layout.VERSION}"
             raise FormatError(f"{self.path} is a recording {versions}: use the Fledge that wrote it, or a newer one.")
         self._place = len(line)
@@ -149,7 +149,7 @@ class Recording(Closing):
         return Block(head, place) if place + head.length <= os.fstat(self._stream.fileno()).st_size else None
 
     def _take(self, head: Head, place: int) -> None:
-        """Add a record to the index of arrays and episodes."""
+        """Add a record, whose payload is at byte `place` of the file, to the index of arrays and episodes."""
         number = head.episode
         if head.kind == ARRAY and number == len(self._arrays):
             self._arrays.append(Block(head, place))
@@ -167,12 +167,14 @@ class Recording(Closing):
             raise FormatError(f"a record of kind {head.kind} for episode {number} is out of order")
 
     def _take_more(self, episode: Episode, head: Head, place: int) -> None:
-        """Add frames or the end of a running episode to the index."""
+        """Add a record with frames or with the end of a running episode to this episode."""
         if head.kind == FRAMES:
             most = min(layout.MAX_BLOCK_BYTES, MAX_EXPANSION * head.length)
             if head.first < episode.length or not 0 < head.frames * self._frame_bytes <= most:
                 block = f"{head.frames} frames from {head.first} on in {head.length} bytes"
-                raise FormatError(f"a record of frames is invalid ({block}, after {episode.length} frames)")
+                raise FormatError(
+                    f"a record of frames is invalid: {block}; the episode has {episode.length} frames so far"
+                )
             episode._blocks.append(head, place)
             episode.length = head.first + head.frames
             return

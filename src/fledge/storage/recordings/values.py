@@ -96,7 +96,7 @@ def to_header(facts: Any) -> Any:
 
 
 def to_node(value: Any, store: Callable[[np.ndarray], int]) -> Any:
-    """Return the JSON of a frozen value; `store` writes a large array to the file and returns its number."""
+    """Return the JSON of a value that `freeze` returned; `store` writes a large array to the file and returns its number."""
     if isinstance(value, np.ndarray):
         if value.nbytes > SMALL:
             return {"$array": store(value)}

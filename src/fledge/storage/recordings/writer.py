@@ -8,9 +8,9 @@
 
 Arguments are copied, so buffers may be reused at once. A background thread compresses and writes. When its queue is full,
 whole blocks of frames are dropped and counted (or, with `when_full="wait"`, the caller waits); frames keep their numbers, so
-that a gap is visible. When the file is full, running episodes are cut, and `begin` returns None for new ones, which `add` and
-`end` ignore. A disk error stops the recording, not the caller: it is logged once, kept in `stats()["error"]`, and raised
-by `close`. A forked child records nothing. Calls must come from one thread at a time.
+that a gap is visible. When the file is full, further frames are dropped and `begin` returns None; `add` and `end` do
+nothing if their episode is None. A disk error stops the recording, not the caller: it is logged once, kept in
+`stats()["error"]`, and raised by `close`. A forked child records nothing. Calls must come from one thread at a time.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RecordingWriter(Closing):
 
     Args:
         path: The file to write; an existing file is replaced.
-        task: The task's reference (`Task.reference`).
+        task: Name of the task, such as "duel", or where it is defined, such as "module:object" (`Task.reference`).
         frame: An example frame: an array or a number for each name; all frames must have the same dtypes and shapes.
         seconds_per_frame: Simulated time from one frame to the next, s.
         facts: Further information such as policy, seed and settings; plain values.
@@ -111,7 +111,7 @@ class RecordingWriter(Closing):
         exit_drain.register(self, signals=False)
 
     def begin(self, scene: Mapping[str, Any] | None = None, facts: Mapping[str, Any] | None = None) -> int | None:
-        """Begin an episode; return its number, or None if it is not recorded.
+        """Begin an episode; return its number, or None if it is not recorded: file or queue full, or recording stopped.
 
         Args:
             scene: Parts of the scene that do not move, as plain values and arrays.
@@ -260,7 +260,7 @@ class RecordingWriter(Closing):
         return counts.pop()
 
     def _hand_over(self, episode: int, state: _Open) -> None:
-        """Queue the filled part of an episode's block for writing; drop it if the queue is full."""
+        """Queue the filled part of an episode's block for writing; drop it if `_submit` returns False."""
         count, first = state.filled, min(state.frames, self.max_frames) - state.filled
         if not count:
             return
@@ -280,7 +280,7 @@ class RecordingWriter(Closing):
             self._lost_blocks += 1
 
     def _submit(self, job: Callable[[], Any], size: int | None) -> bool:
-        """Queue a job of `size` bytes; return False if the queue is full. Jobs of size None always fit."""
+        """Queue a job of `size` bytes; if the queue is full, wait or return False (`when_full`). Size None always fits."""
         with self._changed:
             if size is not None and self._waiting and self._waiting + size > self.queue_bytes:
                 if self.when_full == "drop":

@@ -1,9 +1,10 @@
 """Finish queued work when the process ends: at interpreter exit, on SIGINT and on SIGTERM.
 
 At exit (also of a multiprocessing child, which skips the interpreter's exit), and on either signal, all registered objects are
-drained and log their failures; then the previous handler, or the default action, gets the signal. A second signal skips a
-running drain. Signal handlers can only be set in the main thread; in others only the drain at exit is set up.
-Other exit handlers may run after the drain at exit. From then on `ending()` is True, and a save must wait until it is durable.
+drained (they finish their queued work) and log their failures; then the previous handler, or the default action, gets the
+signal. A second signal skips a running drain. Signal handlers can only be set in the main thread; in others only the drain at
+exit is set up. Other exit handlers may run after this drain and save once more. So `ending()` is True as soon as the drain has
+begun, and from then on a call that saves must not return before its file is durable.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class Pipeline:
                 self.changed.notify_all()
 
     def _make_ready(self) -> None:
-        """Prepare the buffer that `prepare` requested; a later request continues with the same buffer."""
+        """Prepare the buffer that `prepare` requested; a second request enlarges the same buffer."""
         with self.changed:
             nbytes, self._to_prepare = self._to_prepare, 0
             if not nbytes or not self.before_first_save:
@@ -244,8 +244,8 @@ class Pipeline:
             self.stager.copy(job.later, job.buffer, job.events)
             if any(tensor._version != version for tensor, version in job.watched):
                 raise StorageError(
-                    f"{job.handle.path} was not saved: a tensor of an attached optimiser was changed while it was copied, "
-                    "which only the optimiser's step() may do. Call fence() before other changes."
+                    f"{job.handle.path} was not saved: a tensor of an attached optimiser was changed while it was copied. "
+                    "Call fence() before you change such a tensor by anything but the optimiser's step()."
                 )
         except BaseException as raised:
             error = raised

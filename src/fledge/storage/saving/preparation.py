@@ -39,9 +39,9 @@ class Preparation:
             self._hook = register_module_parameter_registration_hook(self._on_parameter)
 
     def expect(self, optimizer: torch.optim.Optimizer) -> None:
-        """Prepare memory for a first checkpoint of all optimisers given so far, with their parameters on the CPU.
+        """Prepare memory for a first checkpoint with the CPU parameters of this optimiser and of all earlier ones.
 
-        Do nothing after the first save, or if the optimiser was given before.
+        Do nothing after the first save, or if `expect` was called with this optimiser before.
         """
         if not self._pipeline.before_first_save or optimizer in self._optimizers:
             return
@@ -74,5 +74,5 @@ class Preparation:
 
 
 def expected_bytes(parameters: int) -> int:
-    """Return the likely size of a checkpoint in bytes: `parameters` bytes, Adam's moments, and a little more."""
+    """Return the likely size in bytes of a checkpoint with `parameters` bytes of parameters and Adam's moments of them."""
     return 3 * parameters + parameters // 8 + 2**16 if parameters else 0

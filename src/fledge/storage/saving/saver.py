@@ -66,7 +66,7 @@ class AsyncCheckpointSaver:
         on_error: "warn" logs a background error at the next call; "raise" raises it there.
         handle_signals: Finish queued saves on SIGINT and SIGTERM, before the previous handler runs.
         dtensor: How to save a sharded DTensor (FSDP2): "full" saves the whole tensor (every rank must save), "local"
-            only this rank's part; None refuses it.
+            only this rank's part; None raises an InputError.
         find_optimizers: Watch all models and optimisers of the process, to prepare memory before the first save, and to
             make the steps of all optimisers wait for staging, not only the steps of attached ones.
     """
@@ -108,9 +108,9 @@ class AsyncCheckpointSaver:
         exit_drain.register(self, handle_signals)
 
     def attach(self, *optimizers: torch.optim.Optimizer) -> None:
-        """Stage parameters and state of these optimisers in the background; their next `step()` waits for that.
+        """Let saves copy these optimisers' parameters and state in the background; the next `step()` waits until that is done.
 
-        This is your promise that only `step()` changes them until a save is staged; call `fence()` before other changes.
+        Until a save is staged, only `step()` may change them. Call `fence()` before you change them in another way.
         """
         for optimizer in optimizers:
             if not isinstance(optimizer, torch.optim.Optimizer):
@@ -187,7 +187,7 @@ class AsyncCheckpointSaver:
     def submit(
         self, checkpoint: Any, path: str | os.PathLike[str], write: Write, format: str = "native"
     ) -> CheckpointHandle:
-        """Stage a state as `save_async` does, then call `write(tree, leaves, plans)` in the background."""
+        """Copy a state as `save_async` does, then call `write(tree, leaves, plans)` in the background to write the file."""
         start = time.perf_counter()
         if self._closed:
             raise StorageError("this AsyncCheckpointSaver was shut down: create a new one.")

@@ -69,18 +69,18 @@ def _places(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    """Yield the parameters of an optimiser that have ordinary memory."""
+    """Yield the parameters of an optimiser, except tensor subclasses that manage their own memory; see `_in_memory`."""
     return _in_memory(parameter for group in optimizer.param_groups for parameter in group["params"])
 
 
 def _state_tensors(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    """Yield the tensors of an optimiser's state that have ordinary memory; skip plain values, as custom optimisers have."""
+    """Yield the tensors of an optimiser's state, with the same exceptions; skip the plain values of custom optimisers."""
     states = (state for state in optimizer.state.values() if isinstance(state, dict))
     return _in_memory(value for state in states for value in state.values() if isinstance(value, torch.Tensor))
 
 
 def _in_memory(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Yield the tensors that have ordinary memory; for a sharded tensor, yield this rank's part."""
+    """Yield the tensors, except subclasses that manage their own memory; for a DTensor, yield this rank's part."""
     for tensor in tensors:
         if type(tensor) not in PLAIN_TENSORS:
             tensor = tensor._local_tensor if is_dtensor(tensor) else tensor  # type: ignore[attr-defined]

@@ -28,7 +28,7 @@ def summary_of(stats: Mapping[str, Any], max_queue_size: int) -> str:
 
 
 def size_of(written: Written) -> str:
-    """Format bytes in and out: "3.2 MB as 1.1 MB (2.91x)"."""
+    """Format the sizes before and after compression: "3.2 MB as 1.1 MB (2.91x)"."""
     given, taken = written.bytes_in, written.bytes_out
     return f"{given / 1e6:.1f} MB as {taken / 1e6:.1f} MB ({given / max(taken, 1):.2f}x)"
 
