@@ -157,9 +157,9 @@ class Clients(Workload):
             for received in itertools.count():
                 self.plan.count("bytes received", len(socket.recv(TIMEOUT_S)))
                 if received == 20:
-                    socket.send(json.dumps({"do": "speed", "speed": 4}))
+                    socket.send(json.dumps({"do": "speed", "to": 2}))
                 if received == 200:
-                    socket.send(json.dumps({"do": "rewind", "tick": 10}))
+                    socket.send(json.dumps({"do": "rewind", "tick": 10, "paused": False}))
                 if time.monotonic() > end or self.plan.stop.is_set():
                     break
         self.plan.count("matches")
