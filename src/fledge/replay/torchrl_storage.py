@@ -263,7 +263,7 @@ class CompressedStorage(LazyStackStorage):
                     blobs[block * ROWS + i] = encode_row(arrays[key][i])
 
     def _take(self, rows: np.ndarray) -> dict[Key, np.ndarray]:
-        """Return the words of rows, from uncompressed (open) and compressed blocks."""
+        """Return the packed data (words) of some rows, from uncompressed (open) and compressed blocks."""
         out: dict[Key, np.ndarray] = {}
         block, inside = rows // ROWS, rows % ROWS
         opened = np.isin(block, list(self._open)) if self._open else np.zeros(len(rows), bool)

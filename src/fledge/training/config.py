@@ -298,7 +298,7 @@ def settled(cfg: TrainConfig, task: Task, overrides: Sequence[str], saved_oppone
 
 
 def with_named_code(cfg: TrainConfig, overrides: Sequence[str]) -> TrainConfig:
-    """Make paths to code files absolute; raise ConfigError if a setting names code that `overrides` do not name."""
+    """Make paths of code files absolute; raise ConfigError if the user did not name such a file in `overrides`."""
     refuse_code(cfg, overrides)
     make_code_absolute(cfg)
     return cfg

@@ -224,7 +224,7 @@ def check_names(task: Task, env: TensorEnv) -> None:
 def refuse_misfits(
     before: dict[str, Any], cfg: TrainConfig, observes: tuple[str, ...] | None = None
 ) -> dict[str, list[str]]:
-    """Return the settings that differ from `before`, by effect (`Resume`); raise ConfigError if saved weights do not fit."""
+    """Return the settings that differ from `before`, grouped by their effect on a resumed run (`Resume`)."""
     before = {RENAMED.get(key, key): value for key, value in before.items()}
     for key, value in code_settings(cfg).items():  # whose file may have moved
         if key in before and names_of(before[key]) == names_of(value):

@@ -141,7 +141,10 @@ def _check_pickle(stream: BinaryIO, label: str) -> None:
             elif isinstance(argument, str):
                 names.append(argument)
                 if argument.strip("-_ .").lower() in _SLOW_CODECS:
-                    raise FormatError(f"{label} names the slow text codec {argument!r}: do not trust the file.")
+                    raise FormatError(
+                        f"{label} decodes text with {argument!r}, which torch.save never does and which can take for ever: "
+                        "the file was probably made to hang its reader, so do not load it."
+                    )
     except FormatError:
         raise
     except Exception:  # truncated: the loader raises, and everything before this point has been checked

@@ -285,7 +285,7 @@ class CheckpointHistory:
     def load(self, entry: HistoryEntry, device: torch.device | str = "cpu", keys: Sequence[str] | None = None) -> Any:
         """Load and verify one checkpoint of `entries()`."""
         if not isinstance(entry, HistoryEntry):
-            raise InputError(f"entry is {entry!r}, but must be one of entries(); best() is None without a metric.")
+            raise InputError(f"entry is {entry!r}: pass one of entries(). best() is None if no metric was saved.")
         with CheckpointFile(entry.path) as opened:
             return opened.state(device, keys)
 

@@ -31,11 +31,16 @@ class Answer:
 
 @wp.func
 def half_space(p: wp.vec3, v: wp.vec3, command: wp.vec3, radius: float, horizon: float, step: float) -> wp.vec4:
-    """Return the half-space of allowed commands v' as (n, b): n . v' >= b. `v` is `command` minus the obstacle's velocity.
+    """Return the half-space of allowed commands v' as (n, b): n . v' >= b.
 
-    If the drone is outside the obstacle (|p| > R), the forbidden cone of horizon t has as its tip a ball of radius R/t
-    around p/t. If it is inside, only that ball is forbidden, with t = `step` (s): the command must lead out of the obstacle
-    within that time.
+    Args:
+        p: Position of the obstacle's centre relative to the drone, m.
+        v: `command` minus the obstacle's velocity, m/s.
+        radius: Sum of the radii of drone and obstacle, m.
+        horizon: Time without a collision, s, for a drone outside the obstacle (|p| > radius). The forbidden velocities are
+            a cone whose tip is a ball of radius `radius / horizon` around `p / horizon`.
+        step: Time in which a drone inside the obstacle must leave it, s. The forbidden velocities are a ball of radius
+            `radius / step` around `p / step`.
     """
     inside = wp.length_sq(p) <= radius * radius
     t = wp.where(inside, step, horizon)
