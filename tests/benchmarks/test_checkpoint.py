@@ -29,6 +29,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return made
 
 
+@pytest.mark.slow
 def test_every_saver_is_measured(result: dict[str, Any]) -> None:
     assert set(result["waits"]) == {kind.name for kind in bench.SAVERS}
     for row in result["waits"].values():

@@ -30,7 +30,7 @@ def test_a_machine_without_chromium_is_told_what_is_missing(monkeypatch: pytest.
 
 
 def test_an_app_that_does_not_start_says_why() -> None:
-    with pytest.raises(ConfigError, match="does not exist"):
+    with pytest.raises(ConfigError, match=r"There is no nothing\.frec"):
         served.Served("replay", "nothing.frec")
 
 

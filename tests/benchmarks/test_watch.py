@@ -7,6 +7,7 @@ import pytest
 from benchmarks import watch as bench
 
 
+@pytest.mark.slow
 def test_all_variants_have_their_turns_and_frames_are_shown() -> None:
     pytest.importorskip("nicegui")
     said: list[str] = []

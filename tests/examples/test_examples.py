@@ -123,6 +123,7 @@ def test_a_quadrotor_without_thrust_falls_and_with_its_weight_stays() -> None:
     assert held == pytest.approx(0.0, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_hover_is_judged_drawn_reported_and_exported(hover_run: Path, tmp_path: Path) -> None:
     picture = tmp_path / "hover.png"
     row = json.loads(
@@ -155,6 +156,7 @@ def test_hover_learns_to_hover(tmp_path: Path) -> None:
 # ---- an algorithm of one's own ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a2c_is_short_trains_on_two_ranks_and_resumes(tmp_path: Path) -> None:
     script = EXAMPLES / "a2c.py"
     assert len(script.read_text().splitlines()) < 120
@@ -175,6 +177,7 @@ def test_a2c_learns_to_balance_a_pole(tmp_path: Path) -> None:
     assert result["return_recent"] > 100  # a policy that knows nothing has about 20
 
 
+@pytest.mark.slow
 def test_trpo_keeps_to_its_trust_region_and_learns(tmp_path: Path) -> None:
     words = ["seed=1", "ranks=1", "threads=1", "total_frames=16384", "env.num_envs=32", "tensorboard=false"]
     algo = f"algo={EXAMPLES / 'trpo.py'}:TRPO"
@@ -188,6 +191,7 @@ def test_trpo_keeps_to_its_trust_region_and_learns(tmp_path: Path) -> None:
 # ---- parts of ours in other people's loops ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_loop_that_was_killed_ends_as_one_that_was_not(tmp_path: Path) -> None:
     script = EXAMPLES / "checkpoint_saver.py"
     run(script, "--folder", tmp_path / "a", "--kill-at", 170, expect=-signal.SIGKILL)

@@ -90,7 +90,7 @@ def test_a_task_given_as_a_setting_is_honoured_and_two_are_refused(tmp_path: Pat
     result = call("train", "task=gym:CartPole-v1", *TINY, "--folder", str(tmp_path / "a"))
     assert result.exit_code == 0, result.output
     assert "task: gym:CartPole-v1" in (tmp_path / "a" / "config.yaml").read_text()
-    refused("a run has one task", "train", "navigation", "task=gym:CartPole-v1", "--folder", str(tmp_path / "b"))
+    refused("a run has only one task", "train", "navigation", "task=gym:CartPole-v1", "--folder", str(tmp_path / "b"))
 
 
 def test_no_figure_is_made_up_before_an_episode_has_ended(tmp_path: Path) -> None:

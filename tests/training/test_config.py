@@ -55,6 +55,7 @@ def test_a_preset_then_overrides_in_order() -> None:
     assert (cfg.env.reward.kind, cfg.env.reward.height, cfg.env.num_envs) == (RewardKind.navrl, 3.0, 7)
 
 
+@pytest.mark.slow
 def test_every_field_can_be_overridden_with_its_own_default() -> None:
     for key, field in field_help(config_class(TASK)).items():
         make(f"{key}={field.default}")

@@ -93,6 +93,7 @@ def test_means_are_of_each_iteration_and_go_on_after_a_resume(words: list[str], 
     assert logged == [{k: v for k, v in row.items() if k.startswith("env/")} for row in whole]
 
 
+@pytest.mark.slow
 def test_ranks_are_averaged_whatever_each_of_them_logs(logging: Task, tmp_path: Path) -> None:
     folder = tmp_path / "two"
     line = [sys.executable, "-m", "fledge", "train", logging.reference, "--preset", "", *WORDS, "ranks=2", "threads=1"]

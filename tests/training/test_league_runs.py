@@ -57,7 +57,7 @@ def flat(state: object, path: str = "") -> dict[str, object]:
     return {path: state}
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_killed_league_goes_on_bit_for_bit(tmp_path: Path, ranks: int) -> None:
     asked = ["aircombat", "--preset", "", *WORDS, f"ranks={ranks}", "--folder"]
     done = subprocess.run(command(*asked, str(tmp_path / "straight")), capture_output=True, text=True, timeout=300)

@@ -160,6 +160,7 @@ task = Task("fussy", Config, Env)
 """
 
 
+@pytest.mark.slow
 def test_ranks_that_cannot_start_give_one_sentence_between_them(tmp_path: Path) -> None:
     (tmp_path / "fussy.py").write_text(FUSSY)
     command = [sys.executable, "-m", "fledge.cli", "train", str(tmp_path / "fussy.py"), "ranks=2", "env.num_envs=4"]
@@ -203,6 +204,7 @@ def test_a_reward_with_too_few_arguments_is_named_before_anything_starts(tmp_pat
     assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.slow
 def test_an_error_of_all_ranks_is_told_once(tmp_path: Path) -> None:
     code = tmp_path / "own.py"
     code.write_text(
@@ -233,6 +235,7 @@ class Slow:
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_before_anything_was_saved_says_so_once_and_leaves_no_folder(tmp_path: Path) -> None:
     code, marker = tmp_path / "own.py", tmp_path / "starting"
     code.write_text(SLOW.format(marker=marker))

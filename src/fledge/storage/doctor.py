@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from fledge.core.errors import ConfigError, FledgeError, StorageError
 from fledge.core.json_file import read_json
-from fledge.core.paths import kind_of_path
+from fledge.core.paths import kind_of_path, not_a_file
 from fledge.storage.checkpoint import EXTENSIONS, NATIVE, NUMBERED, sniff
 from fledge.storage.disk.durable import TEMP_PREFIX, abandoned, folder_lock, write_text
 from fledge.storage.format import interop
@@ -210,8 +210,8 @@ def _point_latest(place: Path, report: Report) -> Iterator[str]:
     for prefix, file in report.resume.items():
         name = latest_name(prefix)
         if name not in states or states[name].state != "good":
-            if (place / name).is_dir():  # a file cannot replace a folder
-                yield f"{_aside(place, states[name])}: it is a folder."
+            if kind := not_a_file(place / name):  # must not be replaced
+                yield f"{_aside(place, states[name])}: it is {kind}."
             write_text(place / name, json.dumps({"file": file, "step": states[file].step}) + "\n")
             yield f"{name} now names {file}, the newest good file."
             states.pop(name, None)

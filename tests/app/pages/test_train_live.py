@@ -61,6 +61,7 @@ def training(tmp_path: Path) -> Iterator[Training]:
     started.process.wait()
 
 
+@pytest.mark.slow
 def test_a_training_is_seen_while_it_learns_and_its_page_ends_with_it(
     training: Training, browser: Browser, shoot: Callable[..., None]
 ) -> None:

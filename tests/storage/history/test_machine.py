@@ -217,6 +217,7 @@ def run_machine(examples: int, steps: int) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_history_does_what_its_model_says() -> None:
     run_machine(25, 15)
 
