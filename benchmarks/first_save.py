@@ -130,8 +130,12 @@ def train(folder: str, settings: list[str]) -> dict[str, Any]:
 
     training.PerformanceMonitor = Monitor  # type: ignore[assignment, misc]
     arguments = ["train", "navigation", "--preset", "fast", "--folder", folder, *settings]
-    with contextlib.redirect_stdout(sys.stderr):
-        main(arguments, standalone_mode=False)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            main(arguments)
+    except SystemExit as end:
+        if end.code:
+            raise
     clock = monitors[0].get_stats()["checkpoint_save"]
     p50, p99 = np.percentile(cpu, [50, 99])
     return {

@@ -38,6 +38,7 @@ def test_every_saver_is_measured(result: dict[str, Any]) -> None:
         assert row["saves"] == bench.TURNS
 
 
+@pytest.mark.slow
 def test_the_first_save_is_timed_in_fresh_processes_beside_two_others(result: dict[str, Any]) -> None:
     rows = result["first_save"]
     assert list(rows) == ["Fledge, not attached", "torch.save + fsync", "torch DCP async_save"]

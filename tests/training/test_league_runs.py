@@ -168,6 +168,7 @@ def test_a_league_without_an_opponent_s_seat_is_refused() -> None:
         TrainingState(make_config("aircombat", "", [*WORDS, "env.opponent="]), Ranks())
 
 
+@pytest.mark.slow
 def test_a_rung_may_be_the_policy_of_another_run(tmp_path: Path) -> None:
     """An exploiter, say: trained against the learner alone, then met by it."""
     short = [word for word in WORDS if not word.startswith(("total", "league"))]

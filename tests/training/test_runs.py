@@ -70,8 +70,8 @@ def assert_same(a: Path, b: Path) -> None:
         assert torch.equal(ours[name], theirs[name]), name
 
 
-KILLED = [("algo=ppo", 2)]
-KILLED_SLOWLY = [("algo=ppo", 1), ("algo=sac", 1), ("algo=sac", 2), ("algo=td3", 1), ("algo=dqn", 1)]
+KILLED = [("algo=ppo", 1)]
+KILLED_SLOWLY = [("algo=ppo", 2), ("algo=sac", 1), ("algo=sac", 2), ("algo=td3", 1), ("algo=dqn", 1)]
 KILLED_SLOWLY += [("collect.mode=pipelined", 1), ("collect.mode=halves", 1), ("collect.mode=halves", 2)]
 
 

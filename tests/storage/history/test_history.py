@@ -202,7 +202,7 @@ def test_misuse_gets_a_sentence(tmp_path: Path, caplog: pytest.LogCaptureFixture
             history.save(state_at(1), **wrong)
     assert history.is_empty
     history.save(state_at(1), 1)
-    with pytest.raises(InputError, match=r"entry is None, .* best\(\) is None without a metric"):
+    with pytest.raises(InputError, match=r"entry is None: pass one of entries.* best\(\) is None if no metric"):
         history.load(history.best())  # type: ignore[arg-type]
     with AsyncCheckpointSaver(codec="pt", find_optimizers=False) as saver:
         CheckpointHistory(tmp_path, saver=saver)
