@@ -214,3 +214,11 @@ def test_torchrun_restarts_a_run_that_lost_a_rank_and_it_continues(tmp_path: Pat
     assert (tmp_path / "died").exists()
     assert "continues bit for bit" in done.stderr
     assert [*fledge.Run(tmp_path / "run").metrics["step"]] == [*range(1, 9)]
+
+
+def test_printed_commands_can_be_pasted_for_a_folder_with_a_space(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "my run"
+    fledge.train("gym:CartPole-v1", folder=folder, **{**SMALL, "progress": True})
+    assert f"fledge eval '{folder}'" in capsys.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shlex
 import sys
 import tempfile
 import time
@@ -242,7 +243,7 @@ def how_to_go_on(folder: Path) -> str:
 
 def resume_call(folder: Path) -> str:
     """Return the command that continues a run, and its form in Python."""
-    return f"`fledge train --resume {folder}` (in Python, folder={str(folder)!r}, resume=True)"
+    return f"`fledge train --resume {shlex.quote(str(folder))}` (in Python, folder={str(folder)!r}, resume=True)"
 
 
 def moved_algorithm(run: Path, overrides: Sequence[str]) -> list[str]:

@@ -238,12 +238,13 @@ class RunOutputs:
     def ending(self) -> str:
         """Return a text that says where the run was saved, and the commands to continue and to evaluate it."""
         run = self.run
-        code = is_code(run.task.reference)  # is run only where someone names it
-        resume = f"fledge train {run.task.reference + ' ' if code else ''}--resume {self.folder}"
+        code = is_code(run.task.reference)  # is run only if the command names it
+        folder = shlex.quote(str(self.folder))
+        resume = f"fledge train {run.task.reference + ' ' if code else ''}--resume {folder}"
         for key, value in code_settings(run.cfg).items():
             text = value if isinstance(value, str) else f"[{','.join(value)}]"
             resume += f" {shlex.quote(f'{key}={text}')}"
-        evaluate = f"fledge eval {self.folder}{' --task ' + run.task.reference if code else ''}"
+        evaluate = f"fledge eval {folder}{' --task ' + run.task.reference if code else ''}"
         at = f"iteration {run.iteration}/{run.total_iterations}, {run.frames:,} decisions; saved in {self.folder}"
         if run.finished:
             more = f"total_frames={2 * max(run.cfg.total_frames, run.frames)}"

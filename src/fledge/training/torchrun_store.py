@@ -32,8 +32,8 @@ def uses_torchrun_store() -> bool:
 def connect_store(rank: int, size: int) -> dist.Store:
     """Return the store at MASTER_ADDR:MASTER_PORT, with a prefix that only the ranks of this attempt know.
 
-    torchrun hosts the store; if the ranks were started without torchrun, rank 0 does. After 5 s of waiting, print who is
-    missing.
+    torchrun hosts the store; if the ranks were started without torchrun, rank 0 does. After 5 s of waiting, print which
+    ranks are missing.
 
     Raises:
         FledgeError: A rank did not connect within 10 minutes, or rank 0 cannot use the port.
