@@ -20,7 +20,9 @@ RULES = (  # the same for every policy; each policy keeps its own sensors, speed
     "env.dt_s=0.016",
     "env.dynamics=lee",
     "env.floating_boxes=true",
+    "env.collision=cylinder",
     "env.collision_radius_m=0.3",
+    "env.body_height_m=0.2",
     "env.min_height_m=0.2",
     "env.max_height_m=4.0",
 )

@@ -25,6 +25,14 @@ class Dynamics(enum.Enum):
     first_order = "first_order"
 
 
+class Collision(enum.Enum):
+    """Rules for collisions of the drone; the help text of `env.collision` explains them."""
+
+    cylinder = "cylinder"
+    sphere = "sphere"
+    beams = "beams"
+
+
 class ActionForm(enum.Enum):
     """How an action is encoded: as a velocity vector, or as the index of one of several fixed headings."""
 
@@ -119,8 +127,14 @@ class NavigationConfig(SensorConfig):
     """End the episode when the goal is reached (not in NavRL)."""
     goal_radius_m: float = setting(0.5, above=0, at_most=1000)
     """Distance to the goal that counts as success, m."""
+    collision: Collision = Collision.cylinder
+    """Shape of the drone for collisions, tested along the whole path of each physics step. cylinder: upright, with
+    collision_radius_m and body_height_m. sphere: with collision_radius_m, the strictest. beams: NavRL's rule, by 36 x 4
+    beams and enlarged movers, at the end of each physics step; it hardly looks down."""
     collision_radius_m: float = setting(0.3, above=0, at_most=10)
     """Radius of the drone for collisions, m."""
+    body_height_m: float = setting(0.2, above=0, at_most=10)
+    """Height of the drone for collision=cylinder, from its lowest to its highest point, m."""
     min_height_m: float = setting(0.2, at_least=0, below=0.5)
     """Height above the ground below which an episode ends, m; episodes start at 0.5 to 2.5 m."""
     max_height_m: float = setting(4.0, above=2.5, at_most=1000)
@@ -146,11 +160,28 @@ class NavigationConfig(SensorConfig):
             )
         if self.plan and self.action_form is not ActionForm.velocity:
             raise ConfigError("env.plan=true needs env.action_form=velocity, got headings: change one of them.")
+        if self.body_half_height_m >= 0.5:
+            name = "collision_radius_m" if self.collision is Collision.sphere else "body_height_m"
+            raise ConfigError(
+                f"env.{name}={getattr(self, name):g} with env.collision={self.collision.value} lets the drone touch the "
+                f"ground at its lowest start, 0.5 m high: lower env.{name}."
+            )
         if (self.layout is Layout.arena) != (self.starts is Starts.lane):
             raise ConfigError(
                 f"env.layout={self.layout.value} does not fit env.starts={self.starts.value}: layout=arena and starts=lane "
                 "need each other, so set both or neither."
             )
+
+    @property
+    def body_half_height_m(self) -> float:
+        """Distance from the drone's centre to its lowest point, m; 0 if collision=beams, which does not look down."""
+        halves = {Collision.cylinder: 0.5 * self.body_height_m, Collision.sphere: self.collision_radius_m}
+        return halves.get(self.collision, 0.0)
+
+    @property
+    def lowest_m(self) -> float:
+        """Lowest height of the drone's centre, m: the body touches neither the ground nor min_height_m."""
+        return max(self.min_height_m, self.body_half_height_m)
 
     def without_maps(self) -> NavigationConfig:
         """Return a config with the same observations and actions, but without obstacles: such an env is quick to build."""

@@ -33,7 +33,7 @@ class World:
         crowd.placed = wp.array(np.array(counts, dtype=np.int32), device="cpu")
         crowd.count = wp.clone(crowd.placed)
         crowd.born = wp.full(k, born, dtype=wp.int32, device="cpu")
-        for name in ("origin", "goal", "vel"):
+        for name in ("origin", "goal", "vel", "before"):
             setattr(crowd, name, wp.zeros((k, size), dtype=wp.vec3, device="cpu"))
         crowd.trail = wp.zeros((decimation, k, size), dtype=wp.vec3, device="cpu")
         self.crowd = crowd
@@ -219,7 +219,7 @@ def test_obstacles_beyond_those_placed_are_left_alone() -> None:
     for _ in range(10):
         world.step()
     assert (np.abs(world.get("vel")[0, :24]).max(-1) > 0).all()
-    for name in ("origin", "goal", "vel"):
+    for name in ("origin", "goal", "vel", "before"):
         assert (world.get(name)[0, 24:] == 0).all(), name
 
 

@@ -139,7 +139,7 @@ def guard_of(env_cfg: NavigationConfig, planes: torch.Tensor, on: bool = True) -
     """
     guard, q = Guard(), Caution()
     q.body, q.limit = env_cfg.collision_radius_m + SKIN_M, env_cfg.speed_limit
-    q.floor, q.ceiling = env_cfg.min_height_m + SKIN_M, env_cfg.max_height_m - SKIN_M
+    q.floor, q.ceiling = env_cfg.lowest_m + SKIN_M, env_cfg.max_height_m - SKIN_M
     q.step_s = env_cfg.dt_s * env_cfg.decimation
     q.horizon, q.near_horizon, q.lag = HORIZON_S, NEAR_HORIZON_S, LAG_S
     guard.on, guard.caution = int(on), q

@@ -8,9 +8,7 @@ from torch import Tensor
 from fledge.agents.base import Obs
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.orca.kernel import avoid, guard_of, num_planes
-from fledge.tasks.navigation.physics.structs import bind
-from fledge.tasks.navigation.planner.readings import Movers
-from fledge.tasks.navigation.planner.structs import seen_of
+from fledge.tasks.navigation.planner.structs import movers_of, seen_of
 from fledge.tasks.navigation.sensing.observations import NEAREST, STATE
 from fledge.tasks.navigation.steering import Buffers, Steering
 
@@ -22,7 +20,7 @@ class OrcaBuffers(Buffers):
         shapes = {"place": (NEAREST, 4), "motion": (NEAREST, 4), "planes": (num_planes(env_cfg), 4)}
         super().__init__(env_cfg, count, device, {name: (torch.float32, shape) for name, shape in shapes.items()})
         t = self.tensors
-        self.record(avoid, seen_of(env_cfg, t), bind(Movers, t), guard_of(env_cfg, t["planes"]))
+        self.record(avoid, seen_of(env_cfg, t), movers_of(env_cfg, t), guard_of(env_cfg, t["planes"]))
 
 
 class OrcaPilot(Steering):

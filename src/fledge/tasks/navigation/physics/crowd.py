@@ -45,6 +45,7 @@ class Crowd:
     kinds: wp.array(dtype=wp.int32)  # [M] as in `shapes`
     swings: int  # 1 if all obstacles swing, 0 if all roam
     floating: int  # 1 if boxes float at any height, 0 if their centre rests at height 0
+    before: wp.array2d(dtype=wp.vec3)  # [K, M] m, world: positions before the first physics step of the decision
     trail: wp.array3d(dtype=wp.vec3)  # [D, K, M] m, world: positions after each physics step of the decision
 
 
@@ -116,6 +117,7 @@ def place_crowd(slots: wp.array(dtype=wp.int32), keys: wp.array(dtype=wp.vec2ui)
         crowd.origin[slot, j] = origin
         crowd.goal[slot, j] = goal
         crowd.vel[slot, j] = wp.vec3()
+        crowd.before[slot, j] = origin
         crowd.trail[last, slot, j] = origin
 
 
@@ -173,6 +175,7 @@ def step_crowd(
     goal = crowd.goal[slot, j]
     vel = crowd.vel[slot, j]
     pos = crowd.trail[steps - 1, slot, j]
+    crowd.before[slot, j] = pos
     for k in range(steps):
         age = start_age + k
         if crowd.swings == 1:

@@ -3,12 +3,15 @@
 import warp as wp
 
 from fledge.envs.kernel_random import TWO_PI
+from fledge.tasks.navigation.physics.bodies import touches_columns, touches_movers
 from fledge.tasks.navigation.physics.crowd import Crowd
 from fledge.tasks.navigation.physics.quadrotor import DAMPING, Airframe, Body, step_first_order, step_quadrotor, yaw_of
 from fledge.tasks.navigation.physics.shapes import is_touching
 from fledge.tasks.navigation.physics.structs import (
+    BEAMS,
     FIRST_ORDER,
     HEADINGS,
+    SPHERE,
     Beams,
     Drones,
     Maps,
@@ -30,8 +33,8 @@ CLIMB_GAIN = 1.0  # 1/s: gain that holds the height in the headings form
 
 
 @wp.func
-def touches_column(p: Params, maps: Maps, beams: Beams, slot: int, pos: wp.vec3, yaw: float) -> bool:
-    """Return whether a column is within the drone's radius, by a fixed ring of beams that is independent of the LiDAR.
+def beams_hit(p: Params, maps: Maps, beams: Beams, slot: int, pos: wp.vec3, yaw: float) -> bool:
+    """Return whether a column is within the drone's radius by NavRL's rule: a fixed ring of beams, whatever the LiDAR is.
 
     Beams are cast only if the distance field allows a collision.
     """
@@ -51,12 +54,24 @@ def touches_column(p: Params, maps: Maps, beams: Beams, slot: int, pos: wp.vec3,
 
 
 @wp.func
-def touches_mover(p: Params, crowd: Crowd, k: int, slot: int, pos: wp.vec3) -> bool:
-    """Return whether the drone touches a moving obstacle in physics step k of the decision."""
+def is_near_mover(p: Params, crowd: Crowd, k: int, slot: int, pos: wp.vec3) -> bool:
+    """Return whether the drone touches a moving obstacle in physics step k of the decision, by NavRL's rule."""
     for j in range(crowd.count[slot]):
         if is_touching(crowd.kinds[j], crowd.trail[k, slot, j] - pos, p.collision_radius_m):
             return True
     return False
+
+
+@wp.func
+def collision(p: Params, maps: Maps, beams: Beams, k: int, slot: int, was: wp.vec3, pos: wp.vec3, yaw: float) -> int:
+    """Return STATIC or MOVING if the drone collides in physics step k, in which it flies from `was` to `pos`, else 0."""
+    if p.collision == BEAMS:
+        if beams_hit(p, maps, beams, slot, pos, yaw):
+            return STATIC
+        return wp.where(is_near_mover(p, maps.crowd, k, slot, pos), MOVING, 0)
+    if touches_columns(p, maps.grid, slot, was, pos):
+        return STATIC
+    return wp.where(touches_movers(p, maps.crowd, k, slot, was, pos), MOVING, 0)
 
 
 @wp.func
@@ -76,7 +91,9 @@ def velocity_command(p: Params, action: wp.array2d(dtype=wp.float32), i: int, po
 
 @wp.func
 def is_out(p: Params, pos: wp.vec3) -> bool:
-    """Return whether a drone is too low or too high or, on maps with walls, off the map."""
+    """Return whether a drone is too low or too high, a sphere on the ground or, on maps with walls, off the map."""
+    if p.collision == SPHERE and pos[2] < p.collision_radius_m:
+        return True
     if pos[2] < p.min_height_m or pos[2] > p.max_height_m:
         return True
     return p.walls == 1 and wp.max(wp.abs(pos[0]), wp.abs(pos[1])) > HALF_M
@@ -120,6 +137,7 @@ def fly(first: int, p: Params, maps: Maps, beams: Beams, action: wp.array2d(dtyp
     for k in range(p.decimation):
         if crash == 0 and (reached == 0 or p.success_ends_episode == 0) and step < limit:
             current = command
+            was = body.pos
             if p.latency_steps > 0:
                 ring = p.latency_steps + 1
                 drones.commands[i, step % ring] = command
@@ -134,11 +152,9 @@ def fly(first: int, p: Params, maps: Maps, beams: Beams, action: wp.array2d(dtyp
             outside = outside + band * band * p.dt_s
             if is_out(p, body.pos):
                 crash = BOUNDS
-            elif touches_column(p, maps, beams, slot, body.pos, yaw_of(body.quat)):
-                crash = STATIC
-            elif touches_mover(p, maps.crowd, k, slot, body.pos):
-                crash = MOVING
-            elif wp.length(goal - body.pos) < p.goal_radius_m:
+            else:
+                crash = collision(p, maps, beams, k, slot, was, body.pos, yaw_of(body.quat))
+            if crash == 0 and wp.length(goal - body.pos) < p.goal_radius_m:
                 reached = 1
     drones.pos[i] = body.pos
     drones.vel[i] = body.vel

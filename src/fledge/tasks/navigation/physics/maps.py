@@ -172,6 +172,7 @@ class MapBank:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore keys, clock and crowds, and rebuild every forest."""
         self.wait()
+        state = {"before": state["trail"][-1], **state}  # older checkpoints lack it
         for name, tensor in self.tensors.items():
             if tuple(state[name].shape) != tuple(tensor.shape):
                 raise InputError(

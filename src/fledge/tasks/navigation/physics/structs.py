@@ -12,13 +12,22 @@ from typing import Any
 import torch
 import warp as wp
 
-from fledge.tasks.navigation.config import EDGE_M, ActionForm, Dynamics, NavigationConfig, RandomizeConfig, Starts
+from fledge.tasks.navigation.config import (
+    EDGE_M,
+    ActionForm,
+    Collision,
+    Dynamics,
+    NavigationConfig,
+    RandomizeConfig,
+    Starts,
+)
 from fledge.tasks.navigation.physics.crowd import Crowd
 from fledge.tasks.navigation.rewards import KINDS, Weights, make_weights
 from fledge.tasks.navigation.sensing.observations import OBSERVATIONS
 
 EDGES, ROWS, MIXED, CROSSING, LANE = range(len(Starts))
 FIRST_ORDER = list(Dynamics).index(Dynamics.first_order)
+SPHERE, BEAMS = (list(Collision).index(c) for c in (Collision.sphere, Collision.beams))
 HEADINGS = list(ActionForm).index(ActionForm.headings)
 OWN = (
     "env_offset",  # global index of this env's first drone
@@ -32,7 +41,7 @@ SETTINGS = {  # settings that kernels read as a number
     field.name: float if field.type == "float" else int
     for kind in (NavigationConfig, RandomizeConfig)
     for field in dataclasses.fields(kind)
-    if field.type in ("int", "float", "bool", "Starts", "Dynamics", "ActionForm")
+    if field.type in ("int", "float", "bool", "Starts", "Dynamics", "ActionForm", "Collision")
 }
 
 

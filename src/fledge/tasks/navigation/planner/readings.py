@@ -48,6 +48,7 @@ class Movers:
 
     place: wp.array2d(dtype=wp.vec4)  # x, y, z, half the width; x is FAR in an empty row
     motion: wp.array2d(dtype=wp.vec4)  # velocity, half the height (FAR: unlimited)
+    box_width: float  # factor on the width of boxes, whose corners lie outside of a circle of that width
 
 
 @wp.func
@@ -65,6 +66,8 @@ def read_mover(rows: wp.array2d(dtype=wp.float32), i: int, k: int, pos: wp.vec3,
     scale = flat / wp.max(wp.sqrt(ux * ux + uy * uy), 1.0e-6)
     half = wp.where(rows[i, row + M_BOX] > 0.5, 0.5 * BOX_M, FAR)
     half_width = 0.125 * (rows[i, row + M_WIDTH] + 1.0)
+    if half < FAR:
+        half_width = movers.box_width * half_width
     up = pos[2] + rows[i, row + M_UP]
     movers.place[i, k] = wp.vec4(pos[0] + scale * ux, pos[1] + scale * uy, up, half_width)
     movers.motion[i, k] = wp.vec4(rows[i, row + M_VEL], rows[i, row + M_VEL + 1], rows[i, row + M_VEL + 2], half)

@@ -29,7 +29,7 @@ from fledge.tasks.navigation.planner.readings import FAR, Movers, Own
 from fledge.tasks.navigation.sensing.observations import NEAREST
 
 REACHED = 1000.0  # m: reduction of the cost if the goal is reached
-BODY_M = 0.2  # hits up to this far above or below the drone's centre are obstacles
+UPRIGHT_M = 0.1  # safety distance above and below the body
 VERTICAL_LAG_S = 0.03  # thrust responds at once, tilt does not
 FLOOR_M, CEILING_M = 0.1, 0.1  # distance to keep from the height limits
 
@@ -92,6 +92,8 @@ class Search:
     ring_m: wp.array(dtype=wp.float32)  # [9] distance of each ring, m
     step_s: float
     body: float  # m: radius of the drone plus safety distance
+    reach_z: float  # m: hits up to this far above or below the drone's centre are obstacles
+    flatness: float  # m: by how much the body reaches less far up and down than to the sides
     margin: float
     mover_margin: float
     crash_cost: float
@@ -105,8 +107,11 @@ class Search:
 
 
 @wp.func
-def mover_gap(movers: Movers, i: int, k: int, at: wp.vec3, t: float) -> float:
-    """Return the distance from a point to mover k at time t, m: the larger of horizontal and vertical distance."""
+def mover_gap(s: Search, movers: Movers, i: int, k: int, at: wp.vec3, t: float) -> float:
+    """Return the distance from a point to mover k at time t, m: the horizontal or the vertical distance, if that is larger.
+
+    The vertical distance is enlarged by `flatness`, so that both touch the body at the body's radius.
+    """
     p = movers.place[i, k]
     if p[0] >= FAR:
         return FAR
@@ -114,21 +119,21 @@ def mover_gap(movers: Movers, i: int, k: int, at: wp.vec3, t: float) -> float:
     x = p[0] + t * v[0] - at[0]
     y = p[1] + t * v[1] - at[1]
     gap = wp.sqrt(x * x + y * y) - p[3]
-    return wp.max(gap, wp.abs(p[2] + t * v[2] - at[2]) - v[3])
+    return wp.max(gap, wp.abs(p[2] + t * v[2] - at[2]) - v[3] + s.flatness)
 
 
 @wp.func
 def column_gap(s: Search, m: LocalMap, i: int, at: wp.vec3) -> float:
     """Return the distance from a point to the nearest remembered hit at its height, m."""
-    return s.ring_m[ring_at(m, i, at[0], at[1], bands_between(at[2] - BODY_M, at[2] + BODY_M))]
+    return s.ring_m[ring_at(m, i, at[0], at[1], bands_between(at[2] - s.reach_z, at[2] + s.reach_z))]
 
 
 @wp.func
-def nearest_mover(movers: Movers, i: int, at: wp.vec3, t: float) -> float:
+def nearest_mover(s: Search, movers: Movers, i: int, at: wp.vec3, t: float) -> float:
     """Return the distance from a point to the nearest mover at time t, m."""
-    gap = mover_gap(movers, i, 0, at, t)
+    gap = mover_gap(s, movers, i, 0, at, t)
     for k in range(1, NEAREST):
-        gap = wp.min(gap, mover_gap(movers, i, k, at, t))
+        gap = wp.min(gap, mover_gap(s, movers, i, k, at, t))
     return gap
 
 
@@ -139,7 +144,7 @@ def body_now(s: Search, m: LocalMap, i: int, movers: Movers, own: Own) -> wp.vec
     Each is the drone's radius plus the safety distance or, if the drone is already nearer, its present distance.
     """
     return wp.vec2(
-        wp.min(s.body, column_gap(s, m, i, own.pos)), wp.min(s.body, nearest_mover(movers, i, own.pos, 0.0) - TOUCH)
+        wp.min(s.body, column_gap(s, m, i, own.pos)), wp.min(s.body, nearest_mover(s, movers, i, own.pos, 0.0) - TOUCH)
     )
 
 
@@ -151,7 +156,7 @@ def gaps_at(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, at: wp.vec
     """
     if (at[2] < s.floor and at[2] < own.pos[2]) or (at[2] > s.ceiling and at[2] > own.pos[2]):
         return wp.vec2(-1.0, -1.0)
-    return wp.vec2(column_gap(s, m, i, at) - own.body[0], nearest_mover(movers, i, at, t) - own.body[1])
+    return wp.vec2(column_gap(s, m, i, at) - own.body[0], nearest_mover(s, movers, i, at, t) - own.body[1])
 
 
 @wp.func

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import warp as wp
 
-from fledge.tasks.navigation.config import NavigationConfig
+from fledge.tasks.navigation.config import Collision, NavigationConfig
 from fledge.tasks.navigation.orca.kernel import guard_of, num_planes
 from fledge.tasks.navigation.physics.structs import bind
 from fledge.tasks.navigation.planner import search
@@ -20,6 +20,10 @@ from fledge.tasks.navigation.planner.kernel import Planner
 from fledge.tasks.navigation.planner.local_map import LocalMap, disc, ring_distances, window_cells
 from fledge.tasks.navigation.planner.readings import Movers, Seen
 from fledge.tasks.navigation.sensing.observations import NEAREST
+
+BOX_WIDTH = (
+    1.2  # boxes count as cylinders that are wider by this factor: between the circles inside and around a square
+)
 
 Shapes = dict[str, tuple[torch.dtype, tuple[int, ...]]]
 
@@ -75,6 +79,13 @@ def seen_of(env_cfg: NavigationConfig, tensors: Mapping[str, torch.Tensor], cfg:
     return seen
 
 
+def movers_of(env_cfg: NavigationConfig, tensors: Mapping[str, torch.Tensor]) -> Movers:
+    """Return the struct of the nearest movers over the buffers `place` and `motion` of N drones."""
+    movers = bind(Movers, tensors)
+    movers.box_width = 1.0 if env_cfg.collision is Collision.beams else BOX_WIDTH
+    return movers
+
+
 def bind_planner(cfg: PlannerConfig, env_cfg: NavigationConfig, tensors: Mapping[str, torch.Tensor]) -> Planner:
     """Return the planner's struct over `tensors`, the buffers of N drones by name.
 
@@ -86,7 +97,7 @@ def bind_planner(cfg: PlannerConfig, env_cfg: NavigationConfig, tensors: Mapping
     near[3] += cfg.narrow
     near[4] += cfg.narrow / 2
     w.slowness, w.every, w.rounds = array(np.array(near), device), cfg.ways_every, 3
-    p.search, p.map, p.cost, p.movers = make_search(cfg, env_cfg, device), m, w, bind(Movers, tensors)
+    p.search, p.map, p.cost, p.movers = make_search(cfg, env_cfg, device), m, w, movers_of(env_cfg, tensors)
     p.guard = guard_of(env_cfg, tensors["planes"], cfg.guard)
     seconds, lags = np.array([env_cfg.dt_s * env_cfg.decimation]), (cfg.lag_s, min(cfg.lag_s, search.VERTICAL_LAG_S))
     p.step = array(np.stack([search.response(seconds, lag)[0, 2] for lag in lags]), device, wp.vec3)
@@ -95,7 +106,7 @@ def bind_planner(cfg: PlannerConfig, env_cfg: NavigationConfig, tensors: Mapping
 
 def make_search(cfg: PlannerConfig, env_cfg: NavigationConfig, device: torch.device) -> search.Search:
     """Return the data that all searches share: candidate commands, the drone's responses to commands, costs, limits."""
-    s = search.Search()
+    s, half_height = search.Search(), env_cfg.body_half_height_m
     times = (np.arange(round(cfg.horizon_s / cfg.step_s)) + 1.0) * cfg.step_s
     s.commands = array(search.candidates(cfg), device, wp.vec3)
     s.flat = array(search.step_responses(cfg, cfg.lag_s), device, wp.vec3)
@@ -107,8 +118,11 @@ def make_search(cfg: PlannerConfig, env_cfg: NavigationConfig, device: torch.dev
     s.ring_m = array(ring_distances(), device)
     s.step_s, s.body, s.margin = cfg.step_s, env_cfg.collision_radius_m + cfg.skin_m, cfg.margin_m
     s.crash_cost, s.crash_relief = cfg.crash_cost, cfg.crash_relief
+    s.reach_z, s.flatness = half_height + search.UPRIGHT_M, env_cfg.collision_radius_m - half_height
+    if env_cfg.collision is Collision.beams:  # which hardly looks down, and enlarges movers equally on all sides
+        s.reach_z, s.flatness = 2 * search.UPRIGHT_M, 0.0
     s.goal_radius = env_cfg.goal_radius_m
-    s.floor, s.ceiling = env_cfg.min_height_m + search.FLOOR_M, env_cfg.max_height_m - search.CEILING_M
+    s.floor, s.ceiling = env_cfg.lowest_m + search.FLOOR_M, env_cfg.max_height_m - search.CEILING_M
     s.alarm = max(1, round(min(cfg.alarm_s, cfg.horizon_s) / cfg.step_s))
     s.gain = cfg.fast * cfg.horizon_s
     s.near = s.gain + env_cfg.goal_radius_m + 1.0
