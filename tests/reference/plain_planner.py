@@ -78,7 +78,8 @@ class PlainPlanner:
     def read(self, row: np.ndarray) -> tuple[np.ndarray, np.ndarray, float, float]:
         flat = row[:2] / max(np.hypot(*row[:2]), 1e-6) * row[3]
         place = self.pos + np.array([*flat, row[4]])
-        return place, row[5:8], 0.125 * (row[8] + 1), 0.5 if row[9] > 0.5 else math.inf
+        box = row[9] > 0.5  # counts as a cylinder 1.2 times as wide
+        return place, row[5:8], 0.125 * (row[8] + 1) * (1.2 if box else 1.0), 0.5 if box else math.inf
 
     def candidates(self) -> list[np.ndarray]:
         cfg, found = self.cfg, []
@@ -115,7 +116,8 @@ class PlainPlanner:
         gaps = [math.inf]
         for place, vel, wide, tall in self.movers:
             d = place + t * vel - at
-            gaps.append(max(np.hypot(d[0], d[1]) - wide, abs(d[2]) - tall))
+            # the drone is a flat cylinder: 0.3 m to the sides, 0.1 m up and down
+            gaps.append(max(np.hypot(d[0], d[1]) - wide, abs(d[2]) - tall + 0.2))
         return min(gaps)
 
     def costs(self, commands: np.ndarray, held_s: float = math.inf) -> np.ndarray:

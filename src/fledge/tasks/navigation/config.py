@@ -89,6 +89,12 @@ class NavigationConfig(SensorConfig):
     """Number of moving obstacles on each map. NavRL's name: env_dyn.num_obstacles."""
     movers_cycle: list[float] = setting([1.0], at_least=0, at_most=1, items=(1, None))
     """Share of moving_obstacles on maps 0, 1, 2, ... in turn: [0, 1, 1, 1] leaves every fourth map without movers."""
+    world: str = setting("", resume="restart")
+    """Worlds to fly in instead of the layout's maps: files of any kind that `fledge world` reads, or generators (rooms,
+    corridors, pillars, cave, canopy, stairs, city, hall); several are separated by commas. Flights then go between random points of
+    the free space, with 35 s for each 24 m of the shortest path and 5 m more. Empty: the layout's maps."""
+    eval_world: str = setting("", resume="same")
+    """Worlds for evaluation, as in world. Empty: those of training, with other routes and other generated worlds."""
     layout: Layout = setting(Layout.forest, resume="restart")
     """Layout of maps. forest: columns as in NavRL. arena: as in P2M, 13 x 35 m between walls, with cylinders and
     swinging movers."""
@@ -149,6 +155,14 @@ class NavigationConfig(SensorConfig):
 
     def validate(self) -> None:
         """Raise ConfigError for settings that contradict each other."""
+        if self.world and (self.fresh_maps or self.map_refresh_steps):
+            name = "fresh_maps" if self.fresh_maps else "map_refresh_steps"
+            value = "false" if self.fresh_maps else "0"
+            raise ConfigError(f"env.world has a fixed set of worlds, without env.{name}: set env.{name}={value}.")
+        if self.world and self.collision is Collision.beams:
+            raise ConfigError(
+                "env.collision=beams is NavRL's rule for its forest: with env.world choose cylinder or sphere."
+            )
         if self.fresh_maps and self.map_refresh_steps:
             raise ConfigError(
                 f"env.map_refresh_steps is {self.map_refresh_steps}, but env.fresh_maps=true already makes a map per "
@@ -173,6 +187,11 @@ class NavigationConfig(SensorConfig):
             )
 
     @property
+    def world_names(self) -> list[str]:
+        """Names of the worlds to fly in; empty if the env uses the layout's maps."""
+        return [name.strip() for name in self.world.split(",") if name.strip()]
+
+    @property
     def body_half_height_m(self) -> float:
         """Distance from the drone's centre to its lowest point, m; 0 if collision=beams, which does not look down."""
         halves = {Collision.cylinder: 0.5 * self.body_height_m, Collision.sphere: self.collision_radius_m}
@@ -185,12 +204,12 @@ class NavigationConfig(SensorConfig):
 
     def without_maps(self) -> NavigationConfig:
         """Return a config with the same observations and actions, but without obstacles: such an env is quick to build."""
-        return replace(self, num_maps=1, static_obstacles=0, moving_obstacles=0, map_refresh_steps=0, fresh_maps=False)
+        return replace(self, num_maps=1, world="", static_obstacles=0, moving_obstacles=0, map_refresh_steps=0, fresh_maps=False)
 
     @property
     def longest_episode_steps(self) -> int:
         """Physics steps of the longest possible episode."""
-        if self.starts is not Starts.crossing:
+        if self.starts is not Starts.crossing or self.world:
             return self.max_episode_steps
         return math.ceil(self.max_episode_steps * math.hypot(2 * EDGE_M, 2 * CROSSING_HALF_M) / (2 * EDGE_M))
 

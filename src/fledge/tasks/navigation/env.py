@@ -56,7 +56,7 @@ class NavigationEnv(WarpEnv):
         check_settings(cfg, "env.")
         super().__init__(cfg, device, seed, num_threads, env_offset, total_envs)
         self.decision_s = cfg.dt_s * cfg.decimation
-        self.one_clock = cfg.starts is not Starts.crossing
+        self.one_clock = cfg.starts is not Starts.crossing and not cfg.world
         self.bank = MapBank(cfg, self.device, seed, bank, self.launcher)
         self.params = make_params(
             cfg,
@@ -65,6 +65,7 @@ class NavigationEnv(WarpEnv):
             total_envs=self.total_envs,
             slots=self.bank.slots,
             active=self.bank.active,
+            voxels=int(self.bank.worlds is not None),
         )
         self.beams = self._make_beams()
         n, ring = self.num_envs, cfg.randomize.latency_steps + 1
@@ -171,6 +172,7 @@ class NavigationEnv(WarpEnv):
     def load_parts(self, state: Mapping[str, Any]) -> None:
         saved = dict(state["drones"])
         saved.setdefault("progress", saved.get("gain"))  # its name in older checkpoints
+        saved.setdefault("route", (saved["goal"] - saved["start"]).norm(dim=-1))  # which they lack
         own = {**self.state, **self._plan_state()}
         self.check_shapes(saved, own)
         self.bank.load_state_dict(state["maps"])

@@ -32,7 +32,7 @@ from fledge.tasks.navigation.physics.shapes import widths
 from fledge.tasks.navigation.physics.structs import Outcome
 from fledge.tasks.navigation.sensing.observations import DYNAMIC_OBSTACLE
 
-CLASSES = ("crossing", "opposite", "adjacent", "same", "inside")  # sides of start and goal, the hardest first
+CLASSES = ("crossing", "opposite", "adjacent", "same", "inside", "route")  # sides of start and goal, the hardest first
 
 
 class FlightMetrics(EpisodeMetrics):
@@ -52,7 +52,7 @@ class FlightMetrics(EpisodeMetrics):
     def before_step(self, obs: Mapping[str, Tensor], action: Action, counted: Tensor) -> None:
         state, seconds = self.env.state, self.env.decision_s
         speed = state["vel"].norm(dim=-1)
-        self.straight = (state["goal"] - state["start"]).norm(dim=-1)
+        self.route = state["route"].clone()
         self.path += speed * seconds
         gap = clearance(obs, self.env.cfg.lidar_range_m)
         self.least = torch.minimum(self.least, gap)
@@ -71,7 +71,7 @@ class FlightMetrics(EpisodeMetrics):
     def after_step(self, outcome: Tensor, counted: Tensor) -> None:
         arrived = counted & (outcome == int(Outcome.SUCCESS))
         self._add("arrived", torch.ones_like(self.path), arrived)
-        self._add("detour", self.path / self.straight.clamp(min=1e-6), arrived)
+        self._add("detour", self.path / self.route.clamp(min=1e-6), arrived)
         self._add("least", self.least, arrived)
         over = outcome != 0
         self.path[over], self.least[over], self.begun[over] = 0.0, math.inf, True
@@ -167,6 +167,8 @@ class NavigationMetrics(TaskMetrics):
         An episode that starts inside the forest has the class "inside".
         """
         assert isinstance(env, NavigationEnv)
+        if env.cfg.world:
+            return torch.full((env.num_envs,), CLASSES.index("route"))
         if env.cfg.walls or env.cfg.starts is Starts.lane:  # no way round
             return torch.full((env.num_envs,), CLASSES.index("crossing"))
         start, goal = (side_of(env.state[name].cpu()) for name in ("start", "goal"))

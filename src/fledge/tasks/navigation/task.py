@@ -24,6 +24,7 @@ from fledge.tasks.presets import Presets
 EVAL_BANK = 0x40000000  # map banks from this number on are for evaluation only
 EVAL_DRONES = 1024
 EVAL_MAPS = 64  # the same for all policies, however many maps each was trained on
+EVAL_WORLDS = 16  # maps in worlds of voxels
 FRAMES = {
     "world": "z up; metres, radians",
     "goal": "x along the horizontal direction from start to goal, fixed when the flight begins; z up; y = z cross x",
@@ -85,7 +86,8 @@ class NavigationTask(Task):
         return dataclasses.replace(
             cfg,
             num_envs=EVAL_DRONES,
-            num_maps=EVAL_MAPS,
+            num_maps=EVAL_WORLDS if cfg.world else EVAL_MAPS,
+            world=cfg.eval_world or cfg.world,
             movers_cycle=[1.0],
             starts=cfg.starts if cfg.starts in (Starts.crossing, Starts.lane) else Starts.edges,
             success_ends_episode=True,

@@ -101,7 +101,7 @@ def conclude(first: int, p: Params, maps: Maps, beams: Beams, drones: Drones, re
     crash = drones.crash[i]
     reached = drones.reached[i] == 1
     terminated = crash > 0 or (reached and p.success_ends_episode == 1)
-    truncated = (not terminated) and drones.step[i] >= step_limit(p, drones.start[i], drones.goal[i])
+    truncated = (not terminated) and drones.step[i] >= step_limit(p, drones.start[i], drones.goal[i], drones.route[i])
     step = read_step(i, p, drones, obs, movers)
     step.crashed = crash > 0
     step.succeeded = terminated and crash == 0
@@ -150,6 +150,16 @@ def side_point(axis: int, sign: float, u: wp.vec4) -> wp.vec3:
 
 
 @wp.func
+def has_mover_near(p: Params, maps: Maps, slot: int, x: float, y: float) -> bool:
+    """Return whether a moving obstacle is within 2 m of a point, horizontally."""
+    for j in range(maps.crowd.count[slot]):
+        c = maps.crowd.trail[p.decimation - 1, slot, j]
+        if (c[0] - x) * (c[0] - x) + (c[1] - y) * (c[1] - y) < 4.0:
+            return True
+    return False
+
+
+@wp.func
 def is_clear(p: Params, maps: Maps, slot: int, x: float, y: float) -> bool:
     """Return whether a point is at least 0.5 m from columns and 2 m from moving obstacles."""
     cell = cell_at(x, y)
@@ -158,11 +168,7 @@ def is_clear(p: Params, maps: Maps, slot: int, x: float, y: float) -> bool:
     value = int(maps.grid[slot, cell])
     if value >= SOLID or free_distance(value) < 0.5:
         return False
-    for j in range(maps.crowd.count[slot]):
-        c = maps.crowd.trail[p.decimation - 1, slot, j]
-        if (c[0] - x) * (c[0] - x) + (c[1] - y) * (c[1] - y) < 4.0:
-            return False
-    return True
+    return not has_mover_near(p, maps, slot, x, y)
 
 
 @wp.func
@@ -193,6 +199,21 @@ def deal_map(p: Params, maps: Maps, i: int, drone: wp.uint32, when: wp.uint32) -
 
 
 @wp.func
+def deal_route(p: Params, maps: Maps, slot: int, drone: wp.uint32, when: wp.uint32) -> int:
+    """Return the number of a random route of the slot's world, if possible one without a moving obstacle at its start."""
+    w = maps.voxels.world[slot]
+    routes = maps.voxels.start.shape[1]
+    route = int(0)
+    for t in range(8):
+        u = uniform4(drone, when, P_START, wp.uint32(t), p.seed)
+        route = wp.min(int(u[0] * float(routes)), routes - 1)
+        start = maps.voxels.start[w, route]
+        if not has_mover_near(p, maps, slot, start[0], start[1]):
+            return route
+    return route
+
+
+@wp.func
 def begin_episode(i: int, p: Params, maps: Maps, drones: Drones):
     """Put drone i at the start of its next episode. All random numbers depend only on (seed, global index, episode)."""
     episode = drones.episode[i] + 1
@@ -205,7 +226,13 @@ def begin_episode(i: int, p: Params, maps: Maps, drones: Drones):
     start = edge_point(u)
     g = uniform4(drone, when, P_GOAL, wp.uint32(0), p.seed)
     goal = edge_point(g)
-    if p.starts == ROWS:
+    if p.voxels == 1:
+        w = maps.voxels.world[slot]
+        route = deal_route(p, maps, slot, drone, when)
+        start = maps.voxels.start[w, route]
+        goal = maps.voxels.goal[w, route]
+        drones.route[i] = maps.voxels.length[w, route]
+    elif p.starts == ROWS:
         across = float(index) / float(p.total_envs)
         spread = float(index) / wp.max(float(p.total_envs - 1), 1.0)
         start = wp.vec3((across - 0.5) * ROW_WIDTH_M, EDGE_M, 2.0)
@@ -220,6 +247,8 @@ def begin_episode(i: int, p: Params, maps: Maps, drones: Drones):
     elif p.starts == LANE:
         start = wp.vec3(0.0, -LANE_M, LANE_HEIGHT_M)
         goal = wp.vec3(0.0, LANE_M, LANE_HEIGHT_M)
+    if p.voxels == 0:
+        drones.route[i] = wp.length(goal - start)
     dx = goal[0] - start[0]
     dy = goal[1] - start[1]
     half_yaw = 0.5 * wp.atan2(dy, dx)

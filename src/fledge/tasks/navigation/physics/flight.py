@@ -22,6 +22,7 @@ from fledge.tasks.navigation.physics.structs import (
     to_world,
 )
 from fledge.tasks.navigation.physics.terrain import HALF_M, SOLID, cell_at, free_distance
+from fledge.tasks.navigation.physics.voxels import is_outside, touches_voxels
 from fledge.tasks.navigation.sensing.raycast import cast_four
 
 SUCCESS = int(Outcome.SUCCESS)
@@ -69,7 +70,10 @@ def collision(p: Params, maps: Maps, beams: Beams, k: int, slot: int, was: wp.ve
         if beams_hit(p, maps, beams, slot, pos, yaw):
             return STATIC
         return wp.where(is_near_mover(p, maps.crowd, k, slot, pos), MOVING, 0)
-    if touches_columns(p, maps.grid, slot, was, pos):
+    if p.voxels == 1:
+        if touches_voxels(p, maps.voxels, maps.voxels.world[slot], was, pos):
+            return STATIC
+    elif touches_columns(p, maps.grid, slot, was, pos):
         return STATIC
     return wp.where(touches_movers(p, maps.crowd, k, slot, was, pos), MOVING, 0)
 
@@ -90,8 +94,13 @@ def velocity_command(p: Params, action: wp.array2d(dtype=wp.float32), i: int, po
 
 
 @wp.func
-def is_out(p: Params, pos: wp.vec3) -> bool:
-    """Return whether a drone is too low or too high, a sphere on the ground or, on maps with walls, off the map."""
+def is_out(p: Params, maps: Maps, slot: int, pos: wp.vec3) -> bool:
+    """Return whether a drone is too low or too high, a sphere on the ground or, on maps with walls, off the map.
+
+    In worlds of voxels: whether it is outside of the world.
+    """
+    if p.voxels == 1:
+        return is_outside(maps.voxels, maps.voxels.world[slot], pos)
     if p.collision == SPHERE and pos[2] < p.collision_radius_m:
         return True
     if pos[2] < p.min_height_m or pos[2] > p.max_height_m:
@@ -129,7 +138,7 @@ def fly(first: int, p: Params, maps: Maps, beams: Beams, action: wp.array2d(dtyp
     command = to_world(velocity_command(p, action, i, body.pos, goal), x_axis)
     before = wp.length(goal - body.pos)
     step = drones.step[i]
-    limit = step_limit(p, start, goal)
+    limit = step_limit(p, start, goal, drones.route[i])
     outside = float(0.0)
     elapsed = float(0.0)
     crash = int(0)
@@ -150,7 +159,7 @@ def fly(first: int, p: Params, maps: Maps, beams: Beams, action: wp.array2d(dtyp
             elapsed = elapsed + p.dt_s
             band = outside_band(body.pos[2], start, goal)
             outside = outside + band * band * p.dt_s
-            if is_out(p, body.pos):
+            if is_out(p, maps, slot, body.pos):
                 crash = BOUNDS
             else:
                 crash = collision(p, maps, beams, k, slot, was, body.pos, yaw_of(body.quat))

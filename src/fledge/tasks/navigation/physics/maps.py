@@ -23,6 +23,8 @@ from fledge.envs.launch import Call, Launcher
 from fledge.tasks.navigation.config import Layout, NavigationConfig
 from fledge.tasks.navigation.physics.arena import ROWS, SIDES, place_arena
 from fledge.tasks.navigation.physics.crowd import Crowd, crowd_kinds, place_crowd, step_crowd
+from fledge.tasks.navigation.physics.voxel_worlds import VoxelWorlds
+from fledge.tasks.navigation.physics.walkers import place_walkers, step_walkers
 from fledge.tasks.navigation.physics.structs import Maps, allocate, bind
 from fledge.tasks.navigation.physics.terrain import CELLS, WALLS, place_boxes, place_walls, rasterise
 
@@ -42,8 +44,9 @@ class MapBank:
         if cfg.map_refresh_steps:
             self.slots += -(-(cfg.longest_episode_steps + cfg.decimation) // cfg.map_refresh_steps) + 2
         self._check_memory()
-        self.arena = cfg.layout is Layout.arena
-        k, m, b = self.slots, cfg.moving_obstacles, cfg.static_obstacles + (WALLS if cfg.walls else 0)
+        self.worlds = VoxelWorlds(cfg, self.slots, device, seed, bank) if cfg.world else None
+        self.arena = not cfg.world and cfg.layout is Layout.arena
+        k, m, b = self.slots, cfg.moving_obstacles, 0 if cfg.world else cfg.static_obstacles + (WALLS if cfg.walls else 0)
         if self.arena:
             b = cfg.static_obstacles * ROWS + SIDES
         shapes: dict[int | str, tuple[int, ...]] = {1: (k,), 2: (k, m), 3: (cfg.decimation, k, m), "kinds": (m,)}
@@ -53,9 +56,11 @@ class MapBank:
         self.tensors = {"keys": self._zeros(torch.int32, k, 2), "clock": self._zeros(torch.int32, 1), **tensors}
         self.boxes = self._zeros(torch.int32, k, b, 4)  # inner cells: x0, y0, x1, y1
         self.heights = self._zeros(torch.float32, k, b)  # m
-        self.grid = self._zeros(torch.uint8, k, CELLS * CELLS)
+        self.grid = self._zeros(torch.uint8, 0 if self.worlds else k, CELLS * CELLS)
         self.maps = bind(Maps, {"grid": self.grid, **self.tensors})
         self.maps.crowd = crowd
+        if self.worlds:
+            self.maps.voxels = self.worlds.struct
         self._pending: Future[None] | None = None
         self._head = 0
         self._share = 1.0
@@ -70,7 +75,7 @@ class MapBank:
     def _check_memory(self) -> None:
         """Raise MemoryBudgetError if the maps of all slots do not fit into memory."""
         cfg = self.cfg
-        per_map = CELLS * CELLS + 20 * cfg.static_obstacles + 12 * cfg.moving_obstacles * (3 + cfg.decimation)
+        per_map = (0 if cfg.world else CELLS * CELLS) + 20 * cfg.static_obstacles + 12 * cfg.moving_obstacles * (3 + cfg.decimation)
         need, have = self.slots * per_map, available_bytes(self.device)
         if need > 0.8 * have:
             most = int(0.8 * have / per_map) - (self.slots - self.active)
@@ -87,6 +92,9 @@ class MapBank:
         cfg, maps = self.cfg, self.maps
         if not cfg.moving_obstacles:
             return []
+        if self.worlds:
+            args = [maps.keys, maps.clock, cfg.dt_s, self.seed, maps.voxels, maps.crowd]
+            return [Call(step_walkers, args, cfg.moving_obstacles)]
         return [Call(step_crowd, [maps.keys, maps.clock, cfg.dt_s, self.seed, maps.crowd], cfg.moving_obstacles)]
 
     def movers_on(self, position: int) -> int:
@@ -125,6 +133,10 @@ class MapBank:
         device, n, num_boxes, maps = str(self.device), len(slots), self.cfg.static_obstacles, self.maps
         index: Any = wp.array(slots.astype(np.int32), device=device)
         boxes, heights = wp.from_torch(self.boxes, dtype=wp.vec4i), wp.from_torch(self.heights)
+        if self.worlds:
+            if crowd:
+                wp.launch(place_walkers, n, [index, maps.keys, self.seed, maps.voxels, maps.crowd], device=device)
+            return
         place = place_arena if self.arena else place_boxes
         wp.launch(place, n, [index, maps.keys, num_boxes, self.seed, boxes, heights], device=device)
         if self.cfg.walls:

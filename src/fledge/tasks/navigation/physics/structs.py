@@ -22,6 +22,7 @@ from fledge.tasks.navigation.config import (
     Starts,
 )
 from fledge.tasks.navigation.physics.crowd import Crowd
+from fledge.tasks.navigation.physics.voxel_struct import Voxels
 from fledge.tasks.navigation.rewards import KINDS, Weights, make_weights
 from fledge.tasks.navigation.sensing.observations import OBSERVATIONS
 
@@ -29,11 +30,13 @@ EDGES, ROWS, MIXED, CROSSING, LANE = range(len(Starts))
 FIRST_ORDER = list(Dynamics).index(Dynamics.first_order)
 SPHERE, BEAMS = (list(Collision).index(c) for c in (Collision.sphere, Collision.beams))
 HEADINGS = list(ActionForm).index(ActionForm.headings)
+ROUTE_START_M = 5.0  # added to the length of a route for its time limit: starting, and finding the way
 OWN = (
     "env_offset",  # global index of this env's first drone
     "total_envs",  # drones of all ranks together
     "slots",  # slots for maps
     "active",  # maps in use at once
+    "voxels",  # 1 in worlds of voxels, 0 on the layout's maps
     "reward_kind",
     "elevations",
 )
@@ -88,6 +91,7 @@ class Drones:
     throttle: wp.array(dtype=wp.vec4)  # 0..1
     start: wp.array(dtype=wp.vec3)  # m, world
     goal: wp.array(dtype=wp.vec3)  # m, world
+    route: wp.array(dtype=wp.float32)  # m: shortest path from start to goal; on the layout's maps, the straight line
     frame: wp.array(dtype=wp.vec3)  # factors on mass, thrust, damping
     latency: wp.array(dtype=wp.int32)  # physics steps
     commands: wp.array2d(dtype=wp.vec3)  # [N, latency + 1] m/s, world: ring of recent commands
@@ -107,6 +111,7 @@ class Maps:
     """All maps of the bank, in K slots."""
 
     grid: wp.array2d(dtype=wp.uint8)  # [K, CELLS * CELLS], see `terrain`
+    voxels: Voxels  # without arrays on the layout's maps
     keys: wp.array(dtype=wp.vec2ui)
     clock: wp.array(dtype=wp.int32)  # [1] physics steps since the env was made
     crowd: Crowd
@@ -171,8 +176,13 @@ def allocate(
 
 
 @wp.func
-def step_limit(p: Params, start: wp.vec3, goal: wp.vec3) -> int:
-    """Return the physics steps after which an episode is truncated; with starts=crossing proportional to the distance."""
+def step_limit(p: Params, start: wp.vec3, goal: wp.vec3, route: float) -> int:
+    """Return the physics steps after which an episode is truncated.
+
+    It is proportional to the distance with starts=crossing, and to the length of the route in worlds of voxels.
+    """
+    if p.voxels == 1:
+        return int(float(p.max_episode_steps) * (route + ROUTE_START_M) / EDGE_M)
     if p.starts != CROSSING:
         return p.max_episode_steps
     dx = goal[0] - start[0]

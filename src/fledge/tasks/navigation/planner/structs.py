@@ -75,7 +75,7 @@ def seen_of(env_cfg: NavigationConfig, tensors: Mapping[str, torch.Tensor], cfg:
     seen.azimuths, seen.range_m = env_cfg.lidar_azimuths, env_cfg.lidar_range_m
     seen.cosine, seen.sine = array(np.cos(angles), device), array(np.sin(angles), device)
     if cfg is not None:
-        seen.standing, seen.memory = int(cfg.standing), int(cfg.memory)
+        seen.standing, seen.memory = int(cfg.standing and not env_cfg.world), int(cfg.memory)
     return seen
 
 

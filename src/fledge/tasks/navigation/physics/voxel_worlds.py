@@ -1,0 +1,123 @@
+"""The voxel worlds that an env flies in: read or generated, fitted to the flying heights, with routes, as a struct for kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import warp as wp
+
+from fledge.core.errors import MemoryBudgetError
+from fledge.core.machine import available_bytes
+from fledge.core.random import derive_seed
+from fledge.tasks.navigation.config import NavigationConfig
+from fledge.tasks.navigation.physics.voxel_struct import Voxels
+from fledge.tasks.navigation.worlds.distance import chebyshev
+from fledge.tasks.navigation.worlds.routes import Routes, draw_routes
+from fledge.tasks.navigation.worlds.triangles import cells_of_triangles
+from fledge.tasks.navigation.worlds.world import GENERATORS, World, load_world, make_world
+
+ROUTES = 1024
+CLEARANCE_M = 0.1  # of routes, beyond the drone's radius
+HEIGHTS_M = (0.5, 2.5)  # of starts and goals above the ground
+
+
+def fit_world(world: World, height_m: float) -> World:
+    """Return a world in the env's frame: x = y = 0 in its middle, z = 0 on its ground, cut off at `height_m`.
+
+    The ground is the upper side of the lowest layer of voxels if most of that layer is solid, else its lower side.
+    """
+    ground = int(world.solid[:, :, 0].mean() > 0.5)
+    layers = min(world.solid.shape[2], ground + max(1, round(height_m / world.cell_m)))
+    sides = np.array(world.solid.shape) * world.cell_m
+    origin = np.array([-sides[0] / 2, -sides[1] / 2, -ground * world.cell_m])
+    triangles = None if world.triangles is None else (world.triangles - world.origin + origin).astype(np.float32)
+    return dataclasses.replace(world, solid=world.solid[:, :, :layers], origin=origin, triangles=triangles)
+
+
+class VoxelWorlds:
+    """Worlds by the names in `env.world`, K map slots that use them in turn, and routes through them.
+
+    Files are the same in every bank of maps, with other routes; generators make other worlds.
+
+    Args:
+        slots: Number K of map slots.
+        bank: Number of the map bank.
+    """
+
+    def __init__(self, cfg: NavigationConfig, slots: int, device: torch.device, seed: int, bank: int) -> None:
+        own_seed, names = derive_seed(seed, bank), cfg.world_names
+        self.worlds: list[World] = []
+        self.number = np.zeros(slots, np.int32)
+        known: dict[tuple[str, int], int] = {}
+        for slot in range(slots):
+            name = names[slot % len(names)]
+            key = (name, slot // len(names) if name in GENERATORS else 0)
+            if key not in known:
+                made = make_world(name, own_seed, key[1]) if name in GENERATORS else load_world(Path(name))
+                known[key] = len(self.worlds)
+                self.worlds.append(fit_world(made, cfg.max_height_m))
+            self.number[slot] = known[key]
+        self._check_memory(device)
+        clearance = cfg.collision_radius_m + CLEARANCE_M
+        self.routes = [
+            draw_routes(world, derive_seed(own_seed, n), ROUTES, clearance, HEIGHTS_M)
+            for n, world in enumerate(self.worlds)
+        ]
+        self.struct, self._kept = pack(self.worlds, self.routes, self.number, device)
+
+    def _check_memory(self, device: torch.device) -> None:
+        largest = max(world.solid.size for world in self.worlds)
+        each = largest * (5 if any(world.triangles is not None for world in self.worlds) else 1)
+        need, have = len(self.worlds) * each, available_bytes(device)
+        if need > 0.8 * have:
+            raise MemoryBudgetError(
+                f"{len(self.worlds)} worlds of up to {largest:,} voxels need {need / 2**30:.1f} GiB, but "
+                f"{have / 2**30:.1f} GiB are available: name fewer worlds, lower env.num_maps, or use larger voxels."
+            )
+
+
+def pack(
+    worlds: list[World], routes: list[Routes], number: np.ndarray, device: torch.device
+) -> tuple[Voxels, dict[str, Any]]:
+    """Return worlds and routes as the struct for kernels, and the arrays that it points to."""
+    count, most = len(worlds), max(world.solid.size for world in worlds)
+    cells = np.zeros((count, most), np.uint8)
+    first = np.zeros((0, 0), np.int32)
+    lists, vertices = [np.zeros(0, np.int32)], [np.zeros((0, 3), np.float32)]
+    has_triangles = any(world.triangles is not None for world in worlds)
+    if has_triangles:
+        first = np.zeros((count, most + 1), np.int32)
+    entries = triangles = 0
+    for w, world in enumerate(worlds):
+        size = world.solid.size
+        cells[w, :size] = chebyshev(world.solid).ravel()
+        if world.triangles is not None:
+            begin, ids = cells_of_triangles(world.triangles, world.origin, world.solid.shape, world.cell_m)
+            first[w, : size + 1] = begin + entries
+            lists.append((ids + triangles).astype(np.int32))
+            vertices.append(world.triangles.reshape(-1, 3))
+            entries += len(ids)
+            triangles += len(world.triangles)
+    arrays: dict[str, tuple[np.ndarray, Any]] = {
+        "world": (number, wp.int32),
+        "cells": (cells, wp.uint8),
+        "size": (np.array([world.solid.shape for world in worlds], np.int32), wp.vec3i),
+        "corner": (np.array([world.origin for world in worlds], np.float32), wp.vec3),
+        "cell_m": (np.array([world.cell_m for world in worlds], np.float32), wp.float32),
+        "list_first": (first, wp.int32),
+        "lists": (np.concatenate(lists), wp.int32),
+        "vertices": (np.concatenate(vertices), wp.vec3),
+        "start": (np.stack([r.start for r in routes]), wp.vec3),
+        "goal": (np.stack([r.goal for r in routes]), wp.vec3),
+        "length": (np.stack([r.length for r in routes]), wp.float32),
+    }
+    struct, kept = Voxels(), {}
+    for name, (values, dtype) in arrays.items():
+        kept[name] = wp.array(values, dtype=dtype, device=str(device))
+        setattr(struct, name, kept[name])
+    struct.triangles = int(has_triangles)
+    return struct, kept
