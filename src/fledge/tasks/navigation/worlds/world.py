@@ -3,19 +3,67 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from pathlib import Path
 
-from fledge.tasks.navigation.worlds.fworld import read_fworld, write_fworld
-from fledge.tasks.navigation.worlds.voxels import World
+from fledge.core.errors import ConfigError, StorageError
+from fledge.core.paths import check_readable, os_error_message
+from fledge.tasks.navigation.worlds.build import build_world
+from fledge.tasks.navigation.worlds.content import ReadOptions
+from fledge.tasks.navigation.worlds.fworld import SUFFIX, read_fworld, write_fworld
+from fledge.tasks.navigation.worlds.readers import read_file
+from fledge.tasks.navigation.worlds.voxels import MAX_BYTES, World
 
 __all__ = ["World", "load_world", "save_world"]
+
+
+def load_world(
+    path: str | os.PathLike[str],
+    *,
+    cell_m: float | None = None,
+    scale: float | None = None,
+    up: str = "auto",
+    height_m: float = 3.0,
+    floor: str = "auto",
+    max_bytes: int = MAX_BYTES,
+) -> World:
+    """Return the world in a file: a point cloud, a mesh, voxels, a map, a Gazebo world, or a .fworld.
+
+    What is guessed or changed is in `world.notes`.
+
+        world = load_world("room.ply", up="z")
+        print(world.bounds, *world.notes, sep="\\n")
+
+    Args:
+        path: The file; the ending of its name chooses the reader.
+        cell_m: Side of a voxel, m; by default what the file says, else 0.1.
+        scale: Metres per unit of the file; metres per voxel or pixel of an array or an image. By default guessed.
+        up: Axis of the file that points up: "z", "y" or "auto".
+        height_m: Height of the walls of a ROS map, and of the brightest pixel of a height map, m.
+        floor: "add" a solid layer at the lower bound, "none", or "auto": add it if most of the area has no ground.
+        max_bytes: Largest size of the voxels, a byte each.
+
+    Raises:
+        FledgeError: The file cannot be read, or its world would be too large.
+    """
+    options = ReadOptions(cell_m, scale, up, height_m, floor, max_bytes)
+    path = check_readable(Path(path))
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder. Pass a file with a world.")
+    try:
+        if path.suffix.lower() == SUFFIX:
+            if options != ReadOptions(max_bytes=max_bytes):
+                raise ConfigError(
+                    f"{path} is a finished world, so cell_m, scale, up, height_m and floor do not apply to it."
+                )
+            return read_fworld(path, max_bytes)
+        notes: list[str] = []
+        return build_world(path.stem, read_file(path, options, notes), options, notes)
+    except OSError as error:
+        if isinstance(error, StorageError):
+            raise
+        raise StorageError(os_error_message(error)) from error
 
 
 def save_world(world: World, path: str | os.PathLike[str]) -> None:
     """Write a world as a .fworld file, atomically; `load_world` reads it."""
     write_fworld(world, path)
-
-
-def load_world(path: str | os.PathLike[str], **options: Any) -> World:
-    """Return the world in a file."""
-    return read_fworld(path, **options)
