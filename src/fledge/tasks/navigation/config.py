@@ -204,7 +204,9 @@ class NavigationConfig(SensorConfig):
 
     def without_maps(self) -> NavigationConfig:
         """Return a config with the same observations and actions, but without obstacles: such an env is quick to build."""
-        return replace(self, num_maps=1, world="", static_obstacles=0, moving_obstacles=0, map_refresh_steps=0, fresh_maps=False)
+        return replace(
+            self, num_maps=1, world="", static_obstacles=0, moving_obstacles=0, map_refresh_steps=0, fresh_maps=False
+        )
 
     @property
     def longest_episode_steps(self) -> int:

@@ -46,7 +46,11 @@ class MapBank:
         self._check_memory()
         self.worlds = VoxelWorlds(cfg, self.slots, device, seed, bank) if cfg.world else None
         self.arena = not cfg.world and cfg.layout is Layout.arena
-        k, m, b = self.slots, cfg.moving_obstacles, 0 if cfg.world else cfg.static_obstacles + (WALLS if cfg.walls else 0)
+        k, m, b = (
+            self.slots,
+            cfg.moving_obstacles,
+            0 if cfg.world else cfg.static_obstacles + (WALLS if cfg.walls else 0),
+        )
         if self.arena:
             b = cfg.static_obstacles * ROWS + SIDES
         shapes: dict[int | str, tuple[int, ...]] = {1: (k,), 2: (k, m), 3: (cfg.decimation, k, m), "kinds": (m,)}
@@ -75,7 +79,11 @@ class MapBank:
     def _check_memory(self) -> None:
         """Raise MemoryBudgetError if the maps of all slots do not fit into memory."""
         cfg = self.cfg
-        per_map = (0 if cfg.world else CELLS * CELLS) + 20 * cfg.static_obstacles + 12 * cfg.moving_obstacles * (3 + cfg.decimation)
+        per_map = (
+            (0 if cfg.world else CELLS * CELLS)
+            + 20 * cfg.static_obstacles
+            + 12 * cfg.moving_obstacles * (3 + cfg.decimation)
+        )
         need, have = self.slots * per_map, available_bytes(self.device)
         if need > 0.8 * have:
             most = int(0.8 * have / per_map) - (self.slots - self.active)

@@ -9,7 +9,9 @@ class Voxels:
 
     triangles: int  # 1 if a world has triangles
     world: wp.array(dtype=wp.int32)  # [K] number of the slot's world
-    cells: wp.array2d(dtype=wp.uint8)  # [W, C] distance to the nearest solid voxel, in voxels; voxel (x * Y + y) * Z + z
+    cells: wp.array2d(
+        dtype=wp.uint8
+    )  # [W, C] distance to the nearest solid voxel, in voxels; voxel (x * Y + y) * Z + z
     size: wp.array(dtype=wp.vec3i)  # [W] voxels along x, y, z
     corner: wp.array(dtype=wp.vec3)  # [W] m: lower corner of voxel (0, 0, 0)
     cell_m: wp.array(dtype=wp.float32)  # [W] side of a voxel

@@ -18,7 +18,11 @@ from fledge.tasks.navigation.physics.voxel_struct import Voxels
 from fledge.tasks.navigation.worlds.distance import chebyshev
 from fledge.tasks.navigation.worlds.routes import Routes, draw_routes
 from fledge.tasks.navigation.worlds.triangles import cells_of_triangles
-from fledge.tasks.navigation.worlds.world import GENERATORS, World, load_world, make_world
+from fledge.tasks.navigation.worlds import world as _w
+from fledge.tasks.navigation.worlds.world import World, load_world
+
+GENERATORS = getattr(_w, "GENERATORS", {})
+make_world = getattr(_w, "make_world", None)
 
 ROUTES = 1024
 CLEARANCE_M = 0.1  # of routes, beyond the drone's radius
