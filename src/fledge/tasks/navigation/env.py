@@ -80,9 +80,10 @@ class NavigationEnv(WarpEnv):
         self.reward_terms = torch.zeros((n, len(TERMS)), device=self.device)
         """Terms of the last step's reward, in the order of `rewards.TERMS`; 0 for terms that the chosen reward kind lacks."""
         self.plan = ObservedPlan(cfg, self._action, self.state["step"]) if cfg.plan else None
-        self.faulty, (self.faults, self.fault_state) = cfg.perception.active, (None, {})
+        self.faults: Any = None
+        self.fault_state: dict[str, torch.Tensor] = {}
         crowd = self.bank.crowd_calls()
-        if self.faulty:
+        if cfg.perception.active:
             self.faults, self.fault_state = make_faults(cfg, self.bank.slots, self.device)
             if crowd and len(self.fault_state["trail"]):
                 args = [self.bank.maps.clock, self.faults, self.bank.maps.crowd]
@@ -150,7 +151,7 @@ class NavigationEnv(WarpEnv):
 
         def perceive(only_ended: int) -> list[Call]:
             args = [only_ended, p, self.faults, maps, drones, result, obs]
-            return [Call(perception.perceive, args)] if self.faulty else []
+            return [Call(perception.perceive, args)] if self.faults is not None else []
 
         def finish(only_ended: int) -> list[Call]:
             return [Call(episode.observe, [only_ended, p, maps, beams, drones, result, obs]), *perceive(only_ended)]
@@ -162,7 +163,7 @@ class NavigationEnv(WarpEnv):
         conclude = Call(episode.conclude, [p, maps, beams, drones, result, obs])
         keep = [Call(episode.keep_final, [result, *as_bytes(tensors, name)]) for name in self.declared()]
         restart = Call(episode.restart, [p, maps, drones, result.terminated, result.truncated])
-        advance = [Call(perception.advance_faults, [p, self.faults, maps, drones])] if self.faulty else []
+        advance = [Call(perception.advance_faults, [p, self.faults, maps, drones])] if self.faults is not None else []
         record, n = self.launcher.record, self.num_envs
         return Programs(
             tensors,

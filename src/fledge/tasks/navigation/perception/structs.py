@@ -1,7 +1,5 @@
 """Struct of the perception kernels: levels of the faults, and what they remember."""
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -73,8 +71,9 @@ def make_faults(cfg: NavigationConfig, maps: int, device: torch.device) -> tuple
     every, late = max(1, in_steps(p.lidar_period_s, decision_s)), in_steps(p.lidar_delay_s, decision_s)
     steps = frame + delay + 2 if frame + delay else 0  # one more row, as velocities are differences
     scans = math.ceil(late / every) + 1 if every > 1 or late else 0
-    shapes: dict[int | str, tuple[int, ...]] = {1: (n,), 2: (n, MAX_GHOSTS), "lost": (n, m), "trail": (steps, maps, m)}
-    faults, tensors = allocate(Faults, {**shapes, "scans": (n, scans, LIDAR.size(cfg) if scans else 0)}, device)
+    beams = LIDAR.size(cfg) if scans else 0
+    shapes: dict[int | str, tuple[int, ...]] = {1: (n,), 2: (n, MAX_GHOSTS), 3: (n, scans, beams)}
+    faults, tensors = allocate(Faults, {**shapes, "lost": (n, m), "trail": (steps, maps, m)}, device)
     for name in COPIED:
         setattr(faults, name, getattr(p, name))
     faults.occlusion, faults.half_view = int(p.occlusion), math.radians(p.view_deg) / 2
