@@ -47,7 +47,8 @@ def make_env(
         held_out: Use maps and seeds that no training uses, as evaluations do.
         num_threads: CPU threads. By default all cores.
         settings: Settings of the env (`fledge train TASK --help-config` lists them under env.): static_obstacles=100,
-            reward={"crash": 5.0}, env={"static_obstacles": 100}, or **{"env.static_obstacles": 100}; also perception="typical".
+            reward={"crash": 5.0}, env={"static_obstacles": 100}, or **{"env.static_obstacles": 100}. perception="typical"
+            chooses a preset of faults.
 
     Raises:
         ConfigError: if a setting or preset does not exist, or a value is not allowed.

@@ -16,7 +16,6 @@ from fledge.core.errors import ConfigError, did_you_mean
 from fledge.core.overrides import read_yaml
 from fledge.core.paths import path_hint
 
-
 GROUPS = ("train", "env", "hardware")
 
 

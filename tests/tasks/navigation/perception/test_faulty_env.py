@@ -208,7 +208,6 @@ SUMS: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
             "lidar": 1572.412,
             "direction": 11317.222,
             "dynamic_obstacle": 222.99317,
-            "plan": 17606.929,
             "reward": 0.63515282,
         },
     ),
