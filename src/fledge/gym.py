@@ -103,6 +103,8 @@ def env_maker(task: Task, given: Mapping[str, Any]) -> EnvMaker:
     layers = [(f"training of task {task.name}", task.presets.defaults.get("env", {}))]
     if given.get("preset"):
         layers.append((f"preset {given['preset']}", task.presets.load("env", given["preset"])))
+    for group in [key for key in settings if key in task.presets.env_groups and isinstance(settings[key], str)]:
+        layers.append((f"preset {settings[group]}", task.presets.load(group, settings.pop(group))))
     cfg: Any = build_config(task.config, [*layers, (env_id(task.name), nested(settings))], ())
     check_settings(cfg)
     return EnvMaker(task, cfg, int(given.get("seed", 0)), given.get("device", "cpu"), given.get("num_threads"))

@@ -29,6 +29,13 @@ class Purpose(enum.IntEnum):
     DOMAIN = 4
     LIDAR_NOISE = 5
     STATE_NOISE = 6
+    FAULT_LEVEL = 7
+    TRACK = 8
+    GHOST = 9
+    MOVER_NOISE = 10
+    MOVER_SIZE = 11
+    DRIFT = 12
+    WIND = 13
     BOX = 16
     CROWD_ORIGIN = 17
     CROWD_GOAL = 18

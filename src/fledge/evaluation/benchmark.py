@@ -23,6 +23,7 @@ from fledge.tasks.policy_loader import LoadedPolicy, load_interop
 COLOURS = ("#526070", "#9aa5b1", "#e08e1b", "#d1495b", "#1b9e5a", "#4a6fa5", "#6b4fa0", "#222222")
 
 MARKERS = "x^sv+D"  # plot markers of published figures
+MANY = 8  # with more envs than these, a table has a line for each env
 
 
 def run_benchmark(task: Task, name: str, request: EvalRequest, only: bool = False) -> BenchmarkResult:
@@ -120,7 +121,8 @@ def labels(policies: Sequence[LoadedPolicy]) -> list[str]:
 def tables(figures: dict[str, Any], columns: Sequence[str], primary_metric: str) -> list[Any]:
     """Return a list of one table for the console: each policy's scores with intervals, and published scores, by env.
 
-    A note below the table says how long each policy takes for a decision.
+    It has a line for each policy, or for each env if there are many. A note below says how long each policy takes for a
+    decision.
     """
     title = f"{figures['title']}. {primary_metric.capitalize()}, {figures['episodes']} episodes each, seed {figures['seed']}"
     by_policy: dict[str, dict[str, dict[str, Any]]] = {}
@@ -133,12 +135,15 @@ def tables(figures: dict[str, Any], columns: Sequence[str], primary_metric: str)
         [f"{who} (published)", *(short(rates[c]) if c in rates else "" for c in columns)]
         for who, rates in figures["published"].items()
     ]
-    dim = range(len(lines), len(lines) + len(published))
+    heads, cells, dim = ["policy", *columns], [*lines, *published], range(len(lines), len(lines) + len(published))
+    if len(columns) > MANY:
+        (_, *names), *turned = zip(heads, *cells, strict=True)
+        heads, cells, dim = ["env", *names], [list(line) for line in turned], range(0)
     costs = [f"{name} {max(r['act_ms'] for r in row.values()):.1f} ms" for name, row in by_policy.items()]
     drones = max(row["drones"] for row in figures["rows"])
     notes = ["Below each figure: its 95 % interval.", *([figures["source"]] if published else [])]
     notes.append(f"Time of a decision for {drones} drones at once: {', '.join(costs)}.")
-    return [TextTable(["policy", *columns], [*lines, *published], title, " ".join(notes), dim=dim)]
+    return [TextTable(heads, cells, title, " ".join(notes), dim=dim)]
 
 
 def draw(figures: dict[str, Any], columns: Sequence[str], primary_metric: str) -> Any:
@@ -159,7 +164,8 @@ def draw(figures: dict[str, Any], columns: Sequence[str], primary_metric: str) -
     for number, (who, rates) in enumerate(figures["published"].items()):
         x, marker = [columns.index(c) for c in rates], MARKERS[number % len(MARKERS)]
         axis.plot(x, list(rates.values()), "k--", marker=marker, markersize=8, alpha=0.5, label=f"{who} (published)")
-    axis.set_xticks(range(len(columns)), columns)
+    many = len(columns) > MANY
+    axis.set_xticks(range(len(columns)), columns, rotation=60 if many else 0, ha="right" if many else "center")
     axis.set_ylabel(primary_metric)
     axis.set_ylim(0, 1.02)
     axis.set_title(figures["title"], fontsize=9, wrap=True)

@@ -24,6 +24,7 @@ from fledge.tasks.policy_factory import TrainedEnv
 from fledge.tasks.policy_loader import LoadedPolicy
 
 NOT_FLOWN = ("num_envs", "reward")  # settings that do not change how an episode goes
+TOLD = 6  # settings that a sentence names
 Differences = dict[str, dict[str, Any]]  # env.KEY -> {"trained": value, "flown": value}
 
 
@@ -38,7 +39,8 @@ class EvalEnv:
 def tell_differences(label: str, differences: Differences) -> str:
     """Return a sentence about the settings in which a policy's evaluation env differs from its training env."""
     parts = [f"{key}={pair['flown']} (trained with {pair['trained']})" for key, pair in differences.items()]
-    return f"{label}: flown with {', '.join(parts)}"
+    more = f" and {len(parts) - TOLD} other settings (`--json` lists them)" if len(parts) > TOLD else ""
+    return f"{label}: flown with {', '.join(parts[:TOLD])}{more}"
 
 
 def tell_own_settings(label: str, cfg: Any, first: Any) -> str:
@@ -62,7 +64,7 @@ def eval_env(
     Args:
         preset: Env preset of the task, whose settings override the policy's training env, except the sensors and the decision
             rate (`own_settings`), which the policy keeps.
-        overrides: Settings to change, as `env.key=value`.
+        overrides: Settings to change, as `env.key=value`, or a preset of a group of the task, as `perception=poor`.
         home: Env for a policy without a training env, such as a scripted policy.
         shared: Env that several policies are compared in; each policy keeps its own sensors and decision rate.
 
@@ -84,7 +86,8 @@ def eval_env(
         layers = [("the policy's env", to_plain(flown)), (f"preset {preset}", named)]
         cfg = task.evaluation(build_config(task.config, layers, []))
     words = [check_env_override(word, task) for word in overrides]
-    cfg = build_config(task.config, [("the policy's world", to_plain(cfg))], words, task.presets.aliases, prefix="env.")
+    below, presets = [("the policy's world", to_plain(cfg))], task.presets
+    cfg = build_config(task.config, below, words, presets.aliases, presets.env_groups, "env.")
     check_settings(cfg, "env.")
     refuse_code(cfg, words, "env.")
     changed: Differences = {}
@@ -134,9 +137,9 @@ def in_shared_env(task: Task, trained: Any, shared: TrainedEnv) -> Any:
 
 
 def check_env_override(word: str, task: Task) -> str:
-    """Return the override unchanged; raise ConfigError unless it has the form `key=value` and the key is an env setting."""
+    """Return the override unchanged; raise ConfigError unless it is `key=value` with an env setting, or `group=preset`."""
     key, sign, _ = word.partition("=")
-    if not task.presets.aliases.get(key, key).startswith("env.") or not sign:
+    if not (task.presets.aliases.get(key, key).startswith("env.") or key in task.presets.env_groups) or not sign:
         raise ConfigError(
             f"{word!r} is not an env setting, and only env settings can be changed here: write env.key=value."
         )

@@ -100,8 +100,10 @@ def export_policy(
         policy = policy_from_state(entries, name, task)
         eval_env(policy, overrides=overrides)  # refuses code, and what the weights do not fit
         trained = policy.env.settings if policy.env is not None else {}
-        layers, aliases = [("the policy's world", nested(trained))], policy.task.presets.aliases
-        world: Any = build_config(policy.task.config, layers, overrides, aliases, prefix="env.")
+        layers, presets = [("the policy's world", nested(trained))], policy.task.presets
+        world: Any = build_config(
+            policy.task.config, layers, overrides, presets.aliases, presets.env_groups, prefix="env."
+        )
         refuse_code(world, overrides, "env.")
         with contextlib.closing(policy.task.make_env(world)) as env:
             entries["world"] = {"env": flat_settings(world), "decision_s": env.decision_s}

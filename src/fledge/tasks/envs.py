@@ -47,7 +47,8 @@ def make_env(
         held_out: Use maps and seeds that no training uses, as evaluations do.
         num_threads: CPU threads. By default all cores.
         settings: Settings of the env (`fledge train TASK --help-config` lists them under env.): static_obstacles=100,
-            reward={"crash": 5.0}, env={"static_obstacles": 100}, or **{"env.static_obstacles": 100}.
+            reward={"crash": 5.0}, env={"static_obstacles": 100}, or **{"env.static_obstacles": 100}. perception="typical"
+            chooses a preset of faults.
 
     Raises:
         ConfigError: if a setting or preset does not exist, or a value is not allowed.
@@ -70,7 +71,8 @@ def env_config(task: Task, preset: str | None, settings: Mapping[str, Any]) -> A
         *([preset] if preset is not None else []),
     ]
     layers += [(f"preset {name}", task.presets.load("env", name)) for name in names]
-    cfg: Any = build_config(task.config, layers, env_overrides(task, settings), task.presets.aliases, prefix="env.")
+    words, presets = env_overrides(task, settings), task.presets
+    cfg: Any = build_config(task.config, layers, words, presets.aliases, presets.env_groups, "env.")
     check_settings(cfg, "env.")
     return cfg
 

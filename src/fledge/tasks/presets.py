@@ -2,6 +2,7 @@
 
 FOLDER/train/NAME.yaml      training presets          FOLDER/hardware/NAME.yaml    sizes for a machine
 FOLDER/env/NAME.yaml        env presets               FOLDER/aliases.yaml          other name -> our setting
+FOLDER/GROUP/NAME.yaml      settings of the env that GROUP=NAME chooses, for any other name of a group, such as perception
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any
 from fledge.core.errors import ConfigError, did_you_mean
 from fledge.core.overrides import read_yaml
 from fledge.core.paths import path_hint
+
+GROUPS = ("train", "env", "hardware")
 
 
 class Presets:
@@ -28,7 +31,7 @@ class Presets:
         self.folder, self.defaults = folder, dict(defaults or {})
 
     def names(self, group: str) -> list[str]:
-        """Return the names of the presets in a group: "train", "env" or "hardware"."""
+        """Return the names of the presets in a group: "train", "env", "hardware", or a group of the task's own."""
         return [] if self.folder is None else sorted(p.stem for p in (self.folder / group).glob("*.yaml"))
 
     def load(self, group: str, name: str) -> dict[str, Any]:
@@ -48,6 +51,13 @@ class Presets:
                 f"There is no preset file {path}: give the path of a YAML file, or a preset's name.{path_hint(path)}"
             )
         return read_yaml(path)
+
+    @functools.cached_property
+    def env_groups(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """Settings of the env that the task's own groups choose (perception=typical), by group and name."""
+        folders = [] if self.folder is None else sorted(path.name for path in self.folder.iterdir() if path.is_dir())
+        own = [group for group in folders if group not in GROUPS and self.names(group)]
+        return {group: {name: self.load(group, name) for name in self.names(group)} for group in own}
 
     def default(self, algo: str) -> str | None:
         """Return an algorithm's default training preset: the preset of the same name, else `fast`, else None."""

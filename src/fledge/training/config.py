@@ -256,9 +256,13 @@ def aliases_of(task: Task) -> dict[str, str]:
 
 
 def groups_of(task: Task) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the content of the task's presets for env=NAME and hardware=NAME, by group ("env", "hardware") and name."""
+    """Return the content of the task's presets for env=NAME, hardware=NAME and its own groups, by group and name."""
     names = {group: task.presets.names(group) for group in ("env", "hardware")}
-    return {group: {name: task.presets.load(group, name) for name in found} for group, found in names.items() if found}
+    groups = {
+        group: {name: task.presets.load(group, name) for name in found} for group, found in names.items() if found
+    }
+    own = task.presets.env_groups
+    return groups | {group: {name: {"env": each} for name, each in found.items()} for group, found in own.items()}
 
 
 def preset_layers(task: Task, name: str | None, algo: str | None, above: Sequence[str] = ()) -> list[Preset]:

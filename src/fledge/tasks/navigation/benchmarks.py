@@ -16,6 +16,7 @@ P2M: dict[tuple[int, int], tuple[float | None, ...]] = {  # (movers, cylinders) 
     (25, 0): (0.50, 0.20, 0.15, 0.25),
     (0, 44): (0.60, 0.75, 0.80, None),
 }
+AIRFRAME = ("mass", "thrust", "damping", "drag", "velocity_gain", "attitude_gain", "rotor_lag")
 RULES = (  # the same for every policy; each policy keeps its own sensors, speed limit and decision rate
     "env.dt_s=0.016",
     "env.dynamics=lee",
@@ -25,9 +26,40 @@ RULES = (  # the same for every policy; each policy keeps its own sensors, speed
     "env.body_height_m=0.2",
     "env.min_height_m=0.2",
     "env.max_height_m=4.0",
+    "perception=perfect",
+    *(f"env.randomize.{name}=0" for name in AIRFRAME),
 )
 FOREST = (*RULES, "env.goal_radius_m=0.5", "env.max_episode_steps=2200")
 FOREST_M2, ARENA_M2 = 40.0 * 40.0, 24.0 * 24.0
+
+
+SEEN, DRONE = "env.perception.", "env.randomize."
+FAULTS = {  # each fault alone, at about the level of poor perception
+    "perfect": [],
+    "30 % of movers missed": [f"{SEEN}miss_rate=0.3"],
+    "tracks lost": [f"{SEEN}lose_rate=0.2", f"{SEEN}lose_s=1"],
+    "ghosts": [f"{SEEN}ghosts=0.5"],
+    "movers 100 ms late": [f"{SEEN}mover_delay_s=0.1"],
+    "movers 200 ms late": [f"{SEEN}mover_delay_s=0.2"],
+    "movers at 10 Hz": [f"{SEEN}mover_period_s=0.1"],
+    "noisy movers": [f"{SEEN}position_noise=0.05", f"{SEEN}velocity_noise=0.15"],
+    "sizes ± 30 %": [f"{SEEN}size_error=0.3"],
+    "occlusion": [f"{SEEN}occlusion=true"],
+    "view of 87°": [f"{SEEN}view_deg=87"],
+    "noisy LiDAR": [f"{DRONE}lidar_noise_m=0.02", f"{DRONE}lidar_noise_per_m2=0.004"],
+    "10 % of beams lost": [f"{DRONE}lidar_dropout=0.1"],
+    "LiDAR at 10 Hz": [f"{SEEN}lidar_period_s=0.1"],
+    "LiDAR 100 ms late": [f"{SEEN}lidar_delay_s=0.1"],
+    "odometry drift": [f"{SEEN}drift_m=0.3", f"{SEEN}drift_yaw_deg=1"],
+    "wind to 1 m/s²": [f"{DRONE}wind_m_s2=1"],
+    "commands 50 ms late": [f"{DRONE}latency_steps=3", f"{DRONE}latency_min_steps=3"],
+    "commands 100 ms late": [f"{DRONE}latency_steps=6", f"{DRONE}latency_min_steps=6"],
+    "gains ± 30 %": [f"{DRONE}velocity_gain=0.3", f"{DRONE}attitude_gain=0.3"],
+    "mass, thrust ± 5 %": [f"{DRONE}mass=0.05", f"{DRONE}thrust=0.05"],
+    "rotor lag, drag ± 30 %": [f"{DRONE}rotor_lag=0.3", f"{DRONE}drag=0.3"],
+    "typical": ["perception=typical"],
+    "poor": ["perception=poor"],
+}
 
 
 def movers(*counts: int) -> dict[str, list[str]]:
@@ -49,6 +81,13 @@ BENCHMARKS = {
         rules=FOREST,
         worlds=movers(0, 40, 80),
         policies=(*PILOTS, "fledge-nav+orca", "fledge-nav+planner"),
+    ),
+    "faults": Benchmark(
+        title="Crossing 350/80 under one fault of perception, wind or drone at a time, and under all of them (typical, poor)",
+        preset="crossing",
+        rules=(*FOREST, "env.moving_obstacles=80"),
+        worlds=FAULTS,
+        policies=("planner", "planner(guard=true)", "fledge-reflex", "fledge-nav"),
     ),
     "navrl": Benchmark(
         title="NavRL's forest of 350 columns: starts and goals on all four edges (E), and north to south in rows (R)",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from fledge.core.errors import ConfigError
 from fledge.core.settings import setting
+from fledge.tasks.navigation.perception.config import PerceptionConfig
 from fledge.tasks.navigation.planner.config import PlannerConfig
 from fledge.tasks.navigation.rewards import RewardConfig
 from fledge.tasks.navigation.rewards import RewardKind as RewardKind
@@ -59,22 +60,47 @@ class Layout(enum.Enum):
 
 @dataclass
 class RandomizeConfig:
-    """Domain randomisation: airframe, latency and sensor noise."""
+    """Domain randomisation: airframe, controller, wind, latency and sensor noise."""
 
     mass: float = setting(0.0, at_least=0, at_most=0.9)
     """Mass varies by up to ± this share, drawn per episode."""
     thrust: float = setting(0.0, at_least=0, at_most=0.9)
     """Rotor thrust varies by up to ± this share, drawn per episode."""
     damping: float = setting(0.0, at_least=0, at_most=0.9)
-    """Air damping varies by up to ± this share, drawn per episode."""
+    """Air damping of velocity and rotation varies by up to ± this share, drawn per episode."""
+    drag: float = setting(0.0, at_least=0, at_most=0.9)
+    """Air damping of velocity alone varies by up to ± this share, drawn per episode."""
+    velocity_gain: float = setting(0.0, at_least=0, at_most=0.9)
+    """Gain of the velocity controller varies by up to ± this share, drawn per episode."""
+    attitude_gain: float = setting(0.0, at_least=0, at_most=0.9)
+    """Gains of attitude and body rates vary together by up to ± this share, drawn per episode (dynamics=lee only)."""
+    rotor_lag: float = setting(0.0, at_least=0, at_most=0.9)
+    """Time constant of the rotors varies by up to ± this share, drawn per episode (dynamics=lee only)."""
+    wind_m_s2: float = setting(0.0, at_least=0, at_most=100)
+    """Largest strength of gusts: standard deviation of the acceleration by wind along each horizontal axis, m/s², half of
+    it vertically; each episode draws its strength from 0 to this number."""
+    gust_s: float = setting(2.0, at_least=0.01, at_most=1000)
+    """Correlation time of gusts, s (an Ornstein-Uhlenbeck process)."""
     latency_steps: int = setting(0, at_least=0, at_most=1000, resume="restart")
-    """Largest delay of commands, in physics steps; each episode draws its delay from 0 to this number."""
+    """Largest delay of commands, in physics steps; each episode draws its delay from latency_min_steps to this number."""
+    latency_min_steps: int = setting(0, at_least=0, at_most=1000)
+    """Smallest delay of commands, in physics steps; at most latency_steps."""
     lidar_noise_m: float = setting(0.0, at_least=0, at_most=1000)
     """Standard deviation of the noise on each LiDAR distance, m."""
+    lidar_noise_per_m2: float = setting(0.0, at_least=0, at_most=100)
+    """Further noise that grows with distance: its standard deviation is this number times the squared distance, m per m²."""
     lidar_dropout: float = setting(0.0, at_least=0, at_most=0.9)
     """Probability that a LiDAR beam returns no hit."""
     state_noise: float = setting(0.0, at_least=0, at_most=1000)
     """Standard deviation of noise on observed distances (m) and velocities (m/s)."""
+
+    def validate(self) -> None:
+        """Raise ConfigError for settings that contradict each other."""
+        if self.latency_min_steps > self.latency_steps:
+            raise ConfigError(
+                f"env.randomize.latency_min_steps is {self.latency_min_steps}, but must be at most "
+                f"env.randomize.latency_steps, which is {self.latency_steps}: raise latency_steps."
+            )
 
 
 @dataclass
@@ -91,8 +117,9 @@ class NavigationConfig(SensorConfig):
     """Share of moving_obstacles on maps 0, 1, 2, ... in turn: [0, 1, 1, 1] leaves every fourth map without movers."""
     world: str = setting("", resume="restart")
     """Worlds to fly in instead of the layout's maps: files of any kind that `fledge world` reads, or generators (rooms,
-    corridors, pillars, cave, canopy, stairs, city, hall); several are separated by commas. Flights then go between random points of
-    the free space, with 35 s for each 24 m of the shortest path and 5 m more. Empty: the layout's maps."""
+    corridors, pillars, cave, canopy, stairs, city, hall); several are separated by commas. Flights then go between random
+    points of the free space, and end after max_episode_steps for each 24 m of the shortest path and 5 m more. Empty: the
+    layout's maps."""
     eval_world: str = setting("", resume="same")
     """Worlds for evaluation, as in world. Empty: those of training, with other routes and other generated worlds."""
     layout: Layout = setting(Layout.forest, resume="restart")
@@ -148,6 +175,7 @@ class NavigationConfig(SensorConfig):
     planner: PlannerConfig = field(default_factory=PlannerConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     randomize: RandomizeConfig = field(default_factory=RandomizeConfig)
+    perception: PerceptionConfig = field(default_factory=PerceptionConfig)
     nan_guard: bool = setting(False, resume="same")
     """Check state and observations for NaN after every step; on NaN write a dump that can be replayed, and stop."""
     nan_dump_dir: str = setting(".", resume="same")
@@ -179,6 +207,11 @@ class NavigationConfig(SensorConfig):
             raise ConfigError(
                 f"env.{name}={getattr(self, name):g} with env.collision={self.collision.value} lets the drone touch the "
                 f"ground at its lowest start, 0.5 m high: lower env.{name}."
+            )
+        if self.grid_map and self.perception.active:
+            raise ConfigError(
+                "env.grid_map=true has no faults, so it cannot be used with env.perception.*: set env.grid_map=false, or "
+                "perception=perfect."
             )
         if (self.layout is Layout.arena) != (self.starts is Starts.lane):
             raise ConfigError(

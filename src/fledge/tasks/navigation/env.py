@@ -17,8 +17,11 @@ from fledge.envs.launch import Call
 from fledge.envs.warp_env import Programs, Tensors, WarpEnv
 from fledge.tasks.navigation.config import ActionForm, NavigationConfig, Starts
 from fledge.tasks.navigation.networks.feature_policy import VELOCITY
+from fledge.tasks.navigation.perception import kernels as perception
+from fledge.tasks.navigation.perception.structs import faults_bytes, make_faults
 from fledge.tasks.navigation.physics import episode, flight
 from fledge.tasks.navigation.physics.maps import MapBank
+from fledge.tasks.navigation.physics.quadrotor import ROTOR_FILTER
 from fledge.tasks.navigation.physics.structs import Beams, Drones, Obs, Outcome, Result, allocate, bind, make_params
 from fledge.tasks.navigation.planner.kernel import ALL, BEGUN, ENDED
 from fledge.tasks.navigation.planner.reader import ObservedPlan, plan_bytes
@@ -26,6 +29,7 @@ from fledge.tasks.navigation.rewards import TERMS
 from fledge.tasks.navigation.sensing import observe as sense
 from fledge.tasks.navigation.sensing.observations import OBSERVATIONS, POSE
 
+NOMINAL = {"tuning": torch.tensor([1.0, 1.0, 1.0, ROTOR_FILTER])}  # of states that are not 0 without randomisation
 BODY_ELEVATIONS_DEG = (-10.0, 0.0, 10.0, 20.0)  # of the beams that detect collisions with columns
 
 
@@ -77,7 +81,14 @@ class NavigationEnv(WarpEnv):
         self.reward_terms = torch.zeros((n, len(TERMS)), device=self.device)
         """Terms of the last step's reward, in the order of `rewards.TERMS`; 0 for terms that the chosen reward kind lacks."""
         self.plan = ObservedPlan(cfg, self._action, self.state["step"]) if cfg.plan else None
+        self.faults: Any = None
+        self.fault_state: dict[str, torch.Tensor] = {}
         crowd = self.bank.crowd_calls()
+        if cfg.perception.active:
+            self.faults, self.fault_state = make_faults(cfg, self.bank.slots, self.device)
+            if crowd and len(self.fault_state["trail"]):
+                args = [self.bank.maps.clock, self.faults, self.bank.maps.crowd]
+                crowd.append(Call(perception.remember_crowd, args, cfg.moving_obstacles))
         self._crowd = self.launcher.record(crowd, self.bank.slots) if crowd else []
         self._tick = self.launcher.record([Call(episode.tick, [cfg.decimation, self.bank.maps.clock])], 1)
 
@@ -139,8 +150,12 @@ class NavigationEnv(WarpEnv):
                 calls.append(Call(sense.draw_grid, [only_ended, p, maps, drones, result, obs], cfg.grid_size))
             return calls
 
-        def finish(only_ended: int) -> Call:
-            return Call(episode.observe, [only_ended, p, maps, beams, drones, result, obs])
+        def perceive(only_ended: int) -> list[Call]:
+            args = [only_ended, p, self.faults, maps, drones, result, obs]
+            return [Call(perception.perceive, args)] if self.faults is not None else []
+
+        def finish(only_ended: int) -> list[Call]:
+            return [Call(episode.observe, [only_ended, p, maps, beams, drones, result, obs]), *perceive(only_ended)]
 
         def plan(which: int) -> list[Call]:
             return [self.plan.call(which, result, views, views["plan"])] if self.plan else []
@@ -149,12 +164,13 @@ class NavigationEnv(WarpEnv):
         conclude = Call(episode.conclude, [p, maps, beams, drones, result, obs])
         keep = [Call(episode.keep_final, [result, *as_bytes(tensors, name)]) for name in self.declared()]
         restart = Call(episode.restart, [p, maps, drones, result.terminated, result.truncated])
+        advance = [Call(perception.advance_faults, [p, self.faults, maps, drones])] if self.faults is not None else []
         record, n = self.launcher.record, self.num_envs
         return Programs(
             tensors,
-            advance=record([fly, *observe_calls(0), conclude, *plan(ALL)], n),
-            restart=record([*keep, restart, *observe_calls(1), finish(1), *plan(ENDED)], n),
-            observe=record([*observe_calls(0), finish(0), *plan(BEGUN)], n),
+            advance=record([fly, *advance, *observe_calls(0), conclude, *perceive(0), *plan(ALL)], n),
+            restart=record([*keep, restart, *observe_calls(1), *finish(1), *plan(ENDED)], n),
+            observe=record([*observe_calls(0), *finish(0), *plan(BEGUN)], n),
         )
 
     # ---- state -------------------------------------------------------------------------------------------------
@@ -163,24 +179,29 @@ class NavigationEnv(WarpEnv):
         return {**super().identity(), "bank": self.bank.number}
 
     def state_parts(self) -> dict[str, Any]:
-        drones = {k: v.clone() for k, v in {**self.state, **self._plan_state()}.items()}
+        drones = {k: v.clone() for k, v in {**self.state, **self._other_state()}.items()}
         return {"drones": drones, "maps": self.bank.state_dict()}
 
-    def _plan_state(self) -> dict[str, torch.Tensor]:
-        return {} if self.plan is None else {f"plan_{k}": v for k, v in self.plan.state.items()}
+    def _other_state(self) -> dict[str, torch.Tensor]:
+        """Return the state of the plan and of the faults."""
+        plan = {} if self.plan is None else {f"plan_{k}": v for k, v in self.plan.state.items()}
+        return plan | {f"fault_{k}": v for k, v in self.fault_state.items()}
 
     def load_parts(self, state: Mapping[str, Any]) -> None:
         saved = dict(state["drones"])
         saved.setdefault("progress", saved.get("gain"))  # its name in older checkpoints
         saved.setdefault("route", (saved["goal"] - saved["start"]).norm(dim=-1))  # which they lack
-        own = {**self.state, **self._plan_state()}
+        for name in ("tuning", "wind", "drift", "gap"):  # older checkpoints lack them
+            saved.setdefault(name, NOMINAL.get(name, torch.tensor(0.0)).expand_as(self.state[name]))
+        own = {**self.state, **self._other_state()}
         self.check_shapes(saved, own)
         self.bank.load_state_dict(state["maps"])
         for name, tensor in own.items():
             tensor.copy_(saved[name])
 
     def state_bytes(self) -> int:
-        return super().state_bytes() + (plan_bytes(self.cfg) if self.cfg.plan else 0)
+        faults = faults_bytes(self.cfg) if self.cfg.perception.active else 0
+        return super().state_bytes() + faults + (plan_bytes(self.cfg) if self.cfg.plan else 0)
 
     @classmethod
     def from_identity(cls, cfg: NavigationConfig, state: Mapping[str, Any]) -> NavigationEnv:

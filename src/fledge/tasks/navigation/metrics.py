@@ -8,8 +8,8 @@
     detour            path length over the straight line from start to goal, mean over the same flights; a little less
                       than 1 when flying straight, since flights end within the goal's radius
 
-Clearances count what the drone observes at each decision: LiDAR hits and the five nearest moving obstacles, up to the
-LiDAR's range.
+Clearances count, at each decision, what lies in reach of the sensors: LiDAR hits and the five nearest moving obstacles, up
+to the LiDAR's range. They are true distances, also where perception is faulty.
 """
 
 from __future__ import annotations
@@ -23,15 +23,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fledge.core.config_help import written
+from fledge.core.overrides import leaves
+from fledge.core.settings import flat_settings
 from fledge.envs.base import Action, TensorEnv
 from fledge.tasks.metrics import EpisodeMetrics, TaskMetrics
 from fledge.tasks.navigation.benchmarks import BENCHMARKS
 from fledge.tasks.navigation.config import EDGE_M, FOREST_HALF_M, ActionForm, NavigationConfig, Starts
 from fledge.tasks.navigation.env import NavigationEnv
-from fledge.tasks.navigation.physics.shapes import widths
 from fledge.tasks.navigation.physics.structs import Outcome
-from fledge.tasks.navigation.sensing.observations import DYNAMIC_OBSTACLE
+from fledge.tasks.presets import Presets
 
+PRESETS = Presets(Path(__file__).parent / "presets")
 CLASSES = ("crossing", "opposite", "adjacent", "same", "inside", "route")  # sides of start and goal, the hardest first
 
 
@@ -54,7 +57,7 @@ class FlightMetrics(EpisodeMetrics):
         speed = state["vel"].norm(dim=-1)
         self.route = state["route"].clone()
         self.path += speed * seconds
-        gap = clearance(obs, self.env.cfg.lidar_range_m)
+        gap = state["gap"].clamp(0.0, self.env.cfg.lidar_range_m)
         self.least = torch.minimum(self.least, gap)
         command = self._command(action)
         if self.command is not None:
@@ -103,21 +106,25 @@ class FlightMetrics(EpisodeMetrics):
         return cfg.speed_limit * (2.0 * action.clamp(0.0, 1.0) - 1.0)
 
 
-def clearance(obs: Mapping[str, Tensor], range_m: float) -> Tensor:
-    """Return the distance to the nearest observed surface, [N] m, at most `range_m`."""
-    columns = range_m - obs["lidar"].flatten(1).amax(dim=-1)
-    rows = obs["dynamic_obstacle"].squeeze(1)
-    unit, flat, up, _, width_class, _ = rows.split(DYNAMIC_OBSTACLE.widths, dim=-1)
-    away = torch.cat([flat, up], dim=-1).norm(dim=-1) - 0.5 * widths(width_class).squeeze(-1)
-    there = unit.abs().amax(dim=-1) > 0
-    movers = torch.where(there, away, range_m).amin(dim=-1)
-    return torch.minimum(columns, movers).clamp(0.0, range_m)
-
-
 def side_of(point: Tensor) -> Tensor:
     """Return the side of the map nearest to each point [N, 3], as [N] numbers: 0 east (+x), 1 north (+y), 2 west, 3 south."""
     x, y = point[:, 0], point[:, 1]
     return torch.where(x.abs() > y.abs(), torch.where(x > 0, 0, 2), torch.where(y > 0, 1, 3))
+
+
+def faults_of(cfg: NavigationConfig) -> dict[str, Any]:
+    """Return the settings of perception and randomisation that are not the defaults, by dotted key."""
+    plain = flat_settings(NavigationConfig())
+    own = {key: value for key, value in flat_settings(cfg).items() if key.startswith(("perception.", "randomize."))}
+    return {key: value for key, value in own.items() if value != plain[key]}
+
+
+def perception_name(faults: Mapping[str, Any]) -> str:
+    """Return the preset of perception that has these faults, from `faults_of`; "own" if none has."""
+    presets = {name: dict(leaves(PRESETS.load("perception", name))) for name in PRESETS.names("perception")}
+    plain = flat_settings(NavigationConfig())
+    kept = {name: {k: v for k, v in all_.items() if v != plain[k]} for name, all_ in presets.items()}
+    return next((name for name, own in kept.items() if own == faults), "own")
 
 
 class NavigationMetrics(TaskMetrics):
@@ -179,12 +186,24 @@ class NavigationMetrics(TaskMetrics):
 
     def env_facts(self, cfg: NavigationConfig) -> dict[str, Any]:
         names = ("static_obstacles", "moving_obstacles", "floating_boxes")
-        return {**{name: getattr(cfg, name) for name in names}, "starts": cfg.starts.value, "walls": cfg.walls}
+        facts = {name: getattr(cfg, name) for name in names}
+        faults = faults_of(cfg)
+        facts |= {"starts": cfg.starts.value, "walls": cfg.walls, "perception": perception_name(faults)}
+        return {**facts, **({"faults": faults} if faults else {})}
 
     def env_label(self, cfg: NavigationConfig) -> str:
-        """Return a label such as "crossing 350/80": env.starts, number of columns, number of moving obstacles."""
+        """Return a label such as "crossing 350/80": env.starts, number of columns, number of moving obstacles.
+
+        Unless perception is perfect, the label goes on with the name of its preset, or with the settings: ", poor perception".
+        """
         where = "crossing, no walls" if cfg.starts is Starts.crossing and not cfg.walls else cfg.starts.value
-        return f"{where} {cfg.static_obstacles}/{cfg.moving_obstacles}{'' if cfg.floating_boxes else ' low'}"
+        faults = faults_of(cfg)
+        name = perception_name(faults)
+        seen = f", {name} perception"
+        if name not in PRESETS.names("perception"):
+            seen = ", " + ", ".join(f"{key.rpartition('.')[2]}={written(value)}" for key, value in faults.items())
+        ends = f"{'' if cfg.floating_boxes else ' low'}{seen if faults else ''}"
+        return f"{where} {cfg.static_obstacles}/{cfg.moving_obstacles}{ends}"
 
     def reference_rows(self) -> list[dict[str, Any]]:
         """Return recorded results of NavRL's released policy, in the preset `crossing` and in NavRL's own env.

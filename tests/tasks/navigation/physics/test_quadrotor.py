@@ -20,6 +20,8 @@ from fledge.tasks.navigation.physics.quadrotor import (
 DT = 0.016
 FIELDS = {"pos": wp.vec3, "vel": wp.vec3, "quat": wp.quat, "rate": wp.vec3, "throttle": wp.vec4}
 State = dict[str, np.ndarray]
+# mass, thrust, damping, velocity gain, attitude gains, drag; share of rotor lag removed per step; wind in m/s²
+NOMINAL = np.array([1, 1, 1, 1, 1, 1, 0.43, 0, 0, 0])
 
 
 @wp.kernel(enable_backward=False)
@@ -30,7 +32,7 @@ def step_bodies(
     rate: wp.array(dtype=wp.vec3),
     throttle: wp.array(dtype=wp.vec4),
     command: wp.array(dtype=wp.vec3),
-    factors: wp.array(dtype=wp.vec3),
+    factors: wp.array2d(dtype=float),
     first_order: int,
     steps: int,
     damping: float,
@@ -45,9 +47,14 @@ def step_bodies(
     body.rate = rate[i]
     body.throttle = throttle[i]
     frame = Airframe()
-    frame.mass = factors[i][0]
-    frame.thrust = factors[i][1]
-    frame.damping = factors[i][2]
+    frame.mass = factors[i, 0]
+    frame.thrust = factors[i, 1]
+    frame.damping = factors[i, 2]
+    frame.velocity_gain = factors[i, 3]
+    frame.attitude_gain = factors[i, 4]
+    frame.drag = factors[i, 5]
+    frame.lag = factors[i, 6]
+    frame.wind = wp.vec3(factors[i, 7], factors[i, 8], factors[i, 9])
     for _s in range(steps):
         if first_order == 1:
             body = step_first_order(body, command[i], frame, damping, dt)
@@ -64,7 +71,7 @@ def step_bodies(
 def advance(
     state: State, command: object, steps: int = 1, first_order: bool = False, factors: np.ndarray | None = None
 ) -> State:
-    """The kernel's state after `steps`; `factors` are [N, 3] on mass, thrust and damping."""
+    """The kernel's state after `steps`; `factors` are [N, 10] as NOMINAL."""
     n = len(state["pos"])
 
     def on_device(value: object, dtype: type) -> wp.array:
@@ -72,7 +79,7 @@ def advance(
 
     fields = {name: on_device(state[name], dtype) for name, dtype in FIELDS.items()}
     commands = on_device(np.broadcast_to(command, (n, 3)), wp.vec3)
-    scales = on_device(np.ones((n, 3)) if factors is None else factors, wp.vec3)
+    scales = on_device(np.tile(NOMINAL, (n, 1)) if factors is None else factors, float)
     yaw = wp.zeros(n, dtype=float, device="cpu")
     args = [*fields.values(), commands, scales, int(first_order), steps, DAMPING, DT, yaw]
     wp.launch(step_bodies, n, args, device="cpu")
@@ -123,9 +130,11 @@ def exponential(v: np.ndarray) -> np.ndarray:
     return np.eye(3) + np.sin(angle) * x + (1 - np.cos(angle)) * x @ x
 
 
-def lee_torque_and_lift(rot: np.ndarray, vel: np.ndarray, rate: np.ndarray, command: np.ndarray) -> tuple:
+def lee_torque_and_lift(
+    rot: np.ndarray, vel: np.ndarray, rate: np.ndarray, command: np.ndarray, speed_up: float, stiff: float
+) -> tuple:
     """Lee, Leok & McClamroch 2010, eqs. 12 and 13 with k_x = 0, the velocity gain per unit mass, and no feedforward."""
-    force = 0.716 * (2.2 * (command - vel) + np.array([0, 0, 9.81]))
+    force = 0.716 * (2.2 * speed_up * (command - vel) + np.array([0, 0, 9.81]))
     b3 = force / np.linalg.norm(force)
     yaw = np.arctan2(rot[1, 0], rot[0, 0])
     heading = np.array([np.cos(yaw), np.sin(yaw), 0.0])
@@ -135,7 +144,7 @@ def lee_torque_and_lift(rot: np.ndarray, vel: np.ndarray, rate: np.ndarray, comm
     skew = 0.5 * (desired.T @ rot - rot.T @ desired)
     error = np.array([skew[2, 1], skew[0, 2], skew[1, 0]])
     torque = -np.array([0.7, 0.7, 0.035]) * error - np.array([0.1, 0.1, 0.025]) * rate
-    return torque, force @ rot[:, 2]
+    return stiff * torque, force @ rot[:, 2]
 
 
 def mixer() -> np.ndarray:
@@ -151,18 +160,19 @@ def reference_step(state: State, command: np.ndarray, factors: np.ndarray) -> St
     out: State = {"pos": [], "vel": [], "rot": [], "rate": [], "throttle": []}
     mix = mixer()
     for i in range(len(state["pos"])):
-        mass, thrust, damping = factors[i]
+        mass, thrust, damping, speed_up, stiff, drag, lag, *wind = factors[i]
         rot = rotation_of(state["quat"][i])
-        torque, lift = lee_torque_and_lift(rot, state["vel"][i], state["rate"][i], command[i])
+        torque, lift = lee_torque_and_lift(rot, state["vel"][i], state["rate"][i], command[i], speed_up, stiff)
         squared = np.linalg.pinv(mix) @ np.append(torque, lift)
         target = np.sqrt(np.clip(squared, 0, TOP_SPEED**2)) / TOP_SPEED
-        throttle = state["throttle"][i] + 0.43 * (target - state["throttle"][i])
+        throttle = state["throttle"][i] + lag * (target - state["throttle"][i])
         wrench = thrust * mix @ (throttle * TOP_SPEED) ** 2
         rate, inertia = state["rate"][i], INERTIA * mass
         spin = np.linalg.solve(inertia, wrench[:3] - np.cross(rate, inertia @ rate))
         keep = 1 - 0.2 * damping * DT
         rate = (rate + spin * DT) * keep
-        vel = (state["vel"][i] + (rot[:, 2] * wrench[3] / (0.716 * mass) - np.array([0, 0, 9.81])) * DT) * keep
+        push = rot[:, 2] * wrench[3] / (0.716 * mass) - np.array([0, 0, 9.81]) + wind
+        vel = (state["vel"][i] + push * DT) * (1 - 0.2 * damping * drag * DT)
         rows = {"pos": state["pos"][i] + vel * DT, "vel": vel, "rate": rate, "throttle": throttle}
         for name, value in {**rows, "rot": rot @ exponential(rate * DT)}.items():
             out[name].append(value)
@@ -248,16 +258,16 @@ def test_yaw_is_the_heading_of_the_body_x_axis() -> None:
 def test_one_step_from_any_state_equals_the_reference() -> None:
     rng = np.random.default_rng(5)
     state, command = random_states(rng, 300), rng.uniform(-2, 2, (300, 3))
-    assert worst_difference(advance(state, command), reference_step(state, command, np.ones((300, 3)))) < 1e-4
+    assert worst_difference(advance(state, command), reference_step(state, command, np.tile(NOMINAL, (300, 1)))) < 1e-4
 
 
 def test_one_step_of_a_randomised_airframe_equals_the_reference() -> None:
     rng = np.random.default_rng(6)
     state, command = random_states(rng, 300), rng.uniform(-2, 2, (300, 3))
-    factors = rng.uniform(0.6, 1.4, (300, 3))
+    factors = NOMINAL * rng.uniform(0.6, 1.4, (300, 10)) + np.repeat([0.0, 1.0], [7, 3]) * rng.normal(size=(300, 10))
     ours = advance(state, command, factors=factors)
     assert worst_difference(ours, reference_step(state, command, factors)) < 1e-4
-    assert worst_difference(ours, reference_step(state, command, np.ones((300, 3)))) > 1e-2
+    assert worst_difference(ours, reference_step(state, command, np.tile(NOMINAL, (300, 1)))) > 1e-2
 
 
 def test_a_second_of_flight_under_changing_commands_equals_the_reference() -> None:
@@ -269,7 +279,7 @@ def test_a_second_of_flight_under_changing_commands_equals_the_reference() -> No
         if k % 12 == 0:
             command = rng.uniform(-2, 2, (8, 3))
         ours = advance(ours, command)
-        step = reference_step(theirs, command, np.ones((8, 3)))
+        step = reference_step(theirs, command, np.tile(NOMINAL, (8, 1)))
         assert worst_difference(ours, step) < 1e-4, f"step {k}"
         theirs = {**step, "quat": np.array([quaternion_of(r) for r in step["rot"]])}
 
@@ -289,3 +299,13 @@ def test_the_stand_in_is_first_order_with_the_velocity_gain_and_damping() -> Non
     np.testing.assert_allclose(moved["pos"], state["pos"] + vel * DT, atol=5e-6)
     for name in ("quat", "rate", "throttle"):
         np.testing.assert_allclose(moved[name], state[name], atol=1e-6)
+
+
+def test_the_stand_in_honours_mass_thrust_velocity_gain_drag_damping_and_wind() -> None:
+    rng = np.random.default_rng(9)
+    state, command = random_states(rng, 100), rng.uniform(-2, 2, (100, 3))
+    factors = NOMINAL * rng.uniform(0.6, 1.4, (100, 10)) + np.repeat([0.0, 1.0], [7, 3]) * rng.normal(size=(100, 10))
+    mass, thrust, damping, speed_up, _, drag, _ = factors[:, :7].T[..., None]
+    moved = advance(state, command, first_order=True, factors=factors)
+    vel = state["vel"] + DT * 2.2 * speed_up * thrust / mass * (command - state["vel"]) + DT * factors[:, 7:]
+    np.testing.assert_allclose(moved["vel"], vel * (1 - 0.2 * damping * drag * DT), atol=1e-6)

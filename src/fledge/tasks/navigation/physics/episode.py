@@ -6,8 +6,8 @@ from fledge.core.random import Purpose
 from fledge.envs.kernel_random import uniform4
 from fledge.tasks.navigation.config import CROSSING_HALF_M
 from fledge.tasks.navigation.physics.arena import LANE_HEIGHT_M, LANE_M
-from fledge.tasks.navigation.physics.flight import SUCCESS, outside_band
-from fledge.tasks.navigation.physics.quadrotor import HOVER_THROTTLE
+from fledge.tasks.navigation.physics.flight import SUCCESS, gust, outside_band
+from fledge.tasks.navigation.physics.quadrotor import HOVER_THROTTLE, ROTOR_FILTER
 from fledge.tasks.navigation.physics.structs import (
     CROSSING,
     EDGE_M,
@@ -80,7 +80,7 @@ def read_step(i: int, p: Params, drones: Drones, obs: Obs, movers: wp.vec2) -> S
     if p.reward_kind == NAVRL:
         s.column_logs = beam_logs(i, p, obs)
     else:
-        s.gap = wp.min(beam_gap(i, p, obs), movers[1])
+        s.gap = drones.gap[i]
     return s
 
 
@@ -90,7 +90,9 @@ def complete(i: int, p: Params, maps: Maps, beams: Beams, drones: Drones, obs: O
     if p.lidar_sees_movers == 1:
         scan_movers(i, p, maps, beams, drones, obs)
     observe_self(i, p, maps, drones, obs)
-    return observe_obstacles(i, p, maps, drones, obs)
+    movers = observe_obstacles(i, p, maps, drones, obs)
+    drones.gap[i] = wp.min(beam_gap(i, p, obs), movers[1])
+    return movers
 
 
 @wp.kernel(enable_backward=False)
@@ -214,6 +216,14 @@ def deal_route(p: Params, maps: Maps, slot: int, drone: wp.uint32, when: wp.uint
 
 
 @wp.func
+def rotor_filter(lag: float) -> float:
+    """Return the share of the throttle error that a rotor removes per step, with its time constant multiplied by `lag`."""
+    if lag == 1.0:
+        return ROTOR_FILTER
+    return 1.0 - wp.pow(1.0 - ROTOR_FILTER, 1.0 / lag)
+
+
+@wp.func
 def begin_episode(i: int, p: Params, maps: Maps, drones: Drones):
     """Put drone i at the start of its next episode. All random numbers depend only on (seed, global index, episode)."""
     episode = drones.episode[i] + 1
@@ -257,7 +267,18 @@ def begin_episode(i: int, p: Params, maps: Maps, drones: Drones):
     thrust = 1.0 + p.thrust * (2.0 * d[1] - 1.0)
     hover = HOVER_THROTTLE * wp.sqrt(mass / thrust)
     drones.frame[i] = wp.vec3(mass, thrust, 1.0 + p.damping * (2.0 * d[2] - 1.0))
-    drones.latency[i] = int(d[3] * float(p.latency_steps + 1))
+    t = uniform4(drone, when, P_DOMAIN, wp.uint32(1), p.seed)
+    drones.tuning[i] = wp.vec4(
+        1.0 + p.velocity_gain * (2.0 * t[0] - 1.0),
+        1.0 + p.attitude_gain * (2.0 * t[1] - 1.0),
+        1.0 + p.drag * (2.0 * t[2] - 1.0),
+        rotor_filter(1.0 + p.rotor_lag * (2.0 * t[3] - 1.0)),
+    )
+    drones.wind[i] = wp.vec3()
+    if p.wind_m_s2 > 0.0:
+        drones.wind[i] = gust(p, drone, when, maps.clock[0], wp.vec3(), 0.0)
+    drones.drift[i] = wp.vec4()
+    drones.latency[i] = p.latency_min_steps + int(d[3] * float(p.latency_steps - p.latency_min_steps + 1))
     for k in range(p.latency_steps + 1):
         drones.commands[i, k] = wp.vec3()
     drones.pos[i] = start

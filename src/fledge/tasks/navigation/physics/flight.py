@@ -2,7 +2,8 @@
 
 import warp as wp
 
-from fledge.envs.kernel_random import TWO_PI
+from fledge.core.random import Purpose
+from fledge.envs.kernel_random import TWO_PI, normal2, uniform4
 from fledge.tasks.navigation.physics.bodies import touches_columns, touches_movers
 from fledge.tasks.navigation.physics.crowd import Crowd
 from fledge.tasks.navigation.physics.quadrotor import DAMPING, Airframe, Body, step_first_order, step_quadrotor, yaw_of
@@ -20,6 +21,7 @@ from fledge.tasks.navigation.physics.structs import (
     goal_frame,
     step_limit,
     to_world,
+    turned,
 )
 from fledge.tasks.navigation.physics.terrain import HALF_M, SOLID, cell_at, free_distance
 from fledge.tasks.navigation.physics.voxels import is_outside, touches_voxels
@@ -30,6 +32,8 @@ STATIC = int(Outcome.COLLISION_STATIC)
 MOVING = int(Outcome.COLLISION_MOVING)
 BOUNDS = int(Outcome.OUT_OF_BOUNDS)
 BODY_AZIMUTHS = 36  # as in NavRL, whose LiDAR detects collisions
+P_WIND = wp.uint32(int(Purpose.WIND))
+P_DOMAIN = wp.uint32(int(Purpose.DOMAIN))
 CLIMB_GAIN = 1.0  # 1/s: gain that holds the height in the headings form
 
 
@@ -94,6 +98,35 @@ def velocity_command(p: Params, action: wp.array2d(dtype=wp.float32), i: int, po
 
 
 @wp.func
+def airframe_of(drones: Drones, i: int) -> Airframe:
+    factors = drones.frame[i]
+    tuning = drones.tuning[i]
+    frame = Airframe()
+    frame.mass = factors[0]
+    frame.thrust = factors[1]
+    frame.damping = factors[2]
+    frame.velocity_gain = tuning[0]
+    frame.attitude_gain = tuning[1]
+    frame.drag = tuning[2]
+    frame.lag = tuning[3]
+    frame.wind = drones.wind[i]
+    return frame
+
+
+@wp.func
+def gust(p: Params, drone: wp.uint32, episode: wp.uint32, time: int, wind: wp.vec3, keep: float) -> wp.vec3:
+    """Return the acceleration by wind at a time, m/s², from that of `wind` before: an Ornstein-Uhlenbeck process.
+
+    `keep` is the correlation of the two; with keep = 0, the result is drawn from the stationary distribution.
+    """
+    strength = p.wind_m_s2 * uniform4(drone, episode, P_DOMAIN, wp.uint32(2), p.seed)[0]
+    u = uniform4(drone, wp.uint32(time), P_WIND, episode, p.seed)
+    a = normal2(u[0], u[1])
+    b = normal2(u[2], u[3])
+    return keep * wind + strength * wp.sqrt(1.0 - keep * keep) * wp.vec3(a[0], a[1], 0.5 * b[0])
+
+
+@wp.func
 def is_out(p: Params, maps: Maps, slot: int, pos: wp.vec3) -> bool:
     """Return whether a drone is too low or too high, a sphere on the ground or, on maps with walls, off the map.
 
@@ -123,11 +156,7 @@ def fly(first: int, p: Params, maps: Maps, beams: Beams, action: wp.array2d(dtyp
     slot = drones.slot[i]
     start = drones.start[i]
     goal = drones.goal[i]
-    factors = drones.frame[i]
-    frame = Airframe()
-    frame.mass = factors[0]
-    frame.thrust = factors[1]
-    frame.damping = factors[2]
+    frame = airframe_of(drones, i)
     body = Body()
     body.pos = drones.pos[i]
     body.vel = drones.vel[i]
@@ -135,7 +164,11 @@ def fly(first: int, p: Params, maps: Maps, beams: Beams, action: wp.array2d(dtyp
     body.rate = drones.rate[i]
     body.throttle = drones.throttle[i]
     x_axis = goal_frame(start, goal)
-    command = to_world(velocity_command(p, action, i, body.pos, goal), x_axis)
+    drift = drones.drift[i]
+    estimate = body.pos + wp.vec3(drift[0], drift[1], drift[2])
+    command = to_world(velocity_command(p, action, i, estimate, goal), x_axis)
+    if drift[3] != 0.0:
+        command = turned(command, -drift[3])  # the drone turns it into the world by its estimated yaw
     before = wp.length(goal - body.pos)
     step = drones.step[i]
     limit = step_limit(p, start, goal, drones.route[i])
@@ -151,6 +184,10 @@ def fly(first: int, p: Params, maps: Maps, beams: Beams, action: wp.array2d(dtyp
                 ring = p.latency_steps + 1
                 drones.commands[i, step % ring] = command
                 current = drones.commands[i, (step - drones.latency[i] + ring) % ring]
+            if p.wind_m_s2 > 0.0:
+                time = maps.clock[0] - p.decimation + k + 1
+                keep = wp.exp(-p.dt_s / p.gust_s)
+                frame.wind = gust(p, wp.uint32(i + p.env_offset), wp.uint32(drones.episode[i]), time, frame.wind, keep)
             if p.dynamics == FIRST_ORDER:
                 body = step_first_order(body, current, frame, DAMPING, p.dt_s)
             else:
@@ -170,6 +207,7 @@ def fly(first: int, p: Params, maps: Maps, beams: Beams, action: wp.array2d(dtyp
     drones.quat[i] = body.quat
     drones.rate[i] = body.rate
     drones.throttle[i] = body.throttle
+    drones.wind[i] = frame.wind
     drones.step[i] = step
     drones.reached[i] = reached
     drones.crash[i] = crash

@@ -23,10 +23,10 @@ from fledge.envs.launch import Call, Launcher
 from fledge.tasks.navigation.config import Layout, NavigationConfig
 from fledge.tasks.navigation.physics.arena import ROWS, SIDES, place_arena
 from fledge.tasks.navigation.physics.crowd import Crowd, crowd_kinds, place_crowd, step_crowd
-from fledge.tasks.navigation.physics.voxel_worlds import VoxelWorlds
-from fledge.tasks.navigation.physics.walkers import place_walkers, step_walkers
 from fledge.tasks.navigation.physics.structs import Maps, allocate, bind
 from fledge.tasks.navigation.physics.terrain import CELLS, WALLS, place_boxes, place_walls, rasterise
+from fledge.tasks.navigation.physics.voxel_worlds import VoxelWorlds
+from fledge.tasks.navigation.physics.walkers import place_walkers, step_walkers
 
 NEVER = 2**31 - 1
 BANK_FLAG = 0x80000000  # keys of bank maps; maps made per episode use (env, episode) below it

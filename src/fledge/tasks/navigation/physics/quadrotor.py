@@ -43,11 +43,16 @@ class Body:
 
 @wp.struct
 class Airframe:
-    """Factors by which domain randomisation multiplies the nominal mass, thrust and damping."""
+    """Airframe, controller and wind of one drone. All but `lag` and `wind` are factors on the nominal values."""
 
     mass: float
     thrust: float
     damping: float
+    velocity_gain: float
+    attitude_gain: float  # of attitude and rates
+    drag: float  # of the damping of velocity alone
+    lag: float  # share of the throttle error removed per step, nominally ROTOR_FILTER
+    wind: wp.vec3  # m/s², world
 
 
 @wp.func
@@ -57,10 +62,10 @@ def yaw_of(q: wp.quat) -> float:
 
 
 @wp.func
-def lee_wrench(body: Body, cmd_vel_w: wp.vec3) -> wp.vec4:
+def lee_wrench(body: Body, cmd_vel_w: wp.vec3, frame: Airframe) -> wp.vec4:
     """Return the body torque, N m (3), and the collective thrust, N (1), that steer the nominal drone towards a velocity."""
     rot = wp.quat_to_matrix(body.quat)
-    acc = VELOCITY_GAIN * (cmd_vel_w - body.vel) + wp.vec3(0.0, 0.0, GRAVITY)
+    acc = (VELOCITY_GAIN * frame.velocity_gain) * (cmd_vel_w - body.vel) + wp.vec3(0.0, 0.0, GRAVITY)
     b3 = wp.normalize(acc)
     # b2 = b3 x heading, heading = (cos yaw, sin yaw, 0) of the present attitude
     heading = wp.normalize(wp.vec3(rot[0, 0], rot[1, 0], 0.0))
@@ -73,19 +78,20 @@ def lee_wrench(body: Body, cmd_vel_w: wp.vec3) -> wp.vec4:
     ex = 0.5 * (wp.dot(b3, r2) - wp.dot(r3, b2))
     ey = 0.5 * (wp.dot(b1, r3) - wp.dot(r1, b3))
     ez = 0.5 * (wp.dot(b2, r1) - wp.dot(r2, b1))
+    gain = frame.attitude_gain
     return wp.vec4(
-        -KR_XY * ex - KW_XY * body.rate[0],
-        -KR_XY * ey - KW_XY * body.rate[1],
-        -KR_Z * ez - KW_Z * body.rate[2],
+        gain * (-KR_XY * ex - KW_XY * body.rate[0]),
+        gain * (-KR_XY * ey - KW_XY * body.rate[1]),
+        gain * (-KR_Z * ez - KW_Z * body.rate[2]),
         MASS * wp.dot(acc, r3),
     )
 
 
 @wp.func
-def rotor_response(thrust: float, throttle: float) -> float:
+def rotor_response(thrust: float, throttle: float, lag: float) -> float:
     """Return the throttle of a rotor after one physics step, 0 to 1, for a desired thrust, N."""
     target = wp.sqrt(wp.clamp(thrust / MAX_THRUST, 0.0, 1.0))
-    return throttle + ROTOR_FILTER * (target - throttle)
+    return throttle + lag * (target - throttle)
 
 
 @wp.func
@@ -94,16 +100,16 @@ def step_quadrotor(body: Body, cmd_vel_w: wp.vec3, frame: Airframe, damping: flo
 
     Rotors are at 0, 90, 180, -90 degrees and spin -1, +1, -1, +1.
     """
-    wrench = lee_wrench(body, cmd_vel_w)
+    wrench = lee_wrench(body, cmd_vel_w, frame)
     # least-norm mixing: the rotors that act on an axis share it equally
     roll = 0.5 * wrench[0] / ARM
     pitch = 0.5 * wrench[1] / ARM
     yaw = 0.25 * wrench[2] / KAPPA
     lift = 0.25 * wrench[3]
-    t0 = rotor_response(lift - pitch + yaw, body.throttle[0])
-    t1 = rotor_response(lift + roll - yaw, body.throttle[1])
-    t2 = rotor_response(lift + pitch + yaw, body.throttle[2])
-    t3 = rotor_response(lift - roll - yaw, body.throttle[3])
+    t0 = rotor_response(lift - pitch + yaw, body.throttle[0], frame.lag)
+    t1 = rotor_response(lift + roll - yaw, body.throttle[1], frame.lag)
+    t2 = rotor_response(lift + pitch + yaw, body.throttle[2], frame.lag)
+    t3 = rotor_response(lift - roll - yaw, body.throttle[3], frame.lag)
     f = MAX_THRUST * frame.thrust
     f0 = f * t0 * t0
     f1 = f * t1 * t1
@@ -120,7 +126,7 @@ def step_quadrotor(body: Body, cmd_vel_w: wp.vec3, frame: Airframe, damping: flo
     rate = (body.rate + wp.vec3(ax, ay, az) * dt) * keep
     up = wp.quat_rotate(body.quat, wp.vec3(0.0, 0.0, 1.0))
     acc = up * ((f0 + f1 + f2 + f3) / (MASS * frame.mass)) - wp.vec3(0.0, 0.0, GRAVITY)
-    vel = (body.vel + acc * dt) * keep
+    vel = (body.vel + (acc + frame.wind) * dt) * (1.0 - damping * frame.damping * frame.drag * dt)
     out = Body()
     out.vel = vel
     out.pos = body.pos + vel * dt
@@ -138,7 +144,8 @@ def step_quadrotor(body: Body, cmd_vel_w: wp.vec3, frame: Airframe, damping: flo
 @wp.func
 def step_first_order(body: Body, cmd_vel_w: wp.vec3, frame: Airframe, damping: float, dt: float) -> Body:
     """Return the body after one step of the first-order model: velocity follows the command, attitude does not change."""
-    vel = body.vel + (cmd_vel_w - body.vel) * (VELOCITY_GAIN * dt * frame.thrust / frame.mass)
-    body.vel = vel * (1.0 - damping * frame.damping * dt)
+    gain = VELOCITY_GAIN * frame.velocity_gain * dt * frame.thrust / frame.mass
+    vel = body.vel + (cmd_vel_w - body.vel) * gain + frame.wind * dt
+    body.vel = vel * (1.0 - damping * frame.damping * frame.drag * dt)
     body.pos = body.pos + body.vel * dt
     return body

@@ -93,6 +93,11 @@ class Drones:
     goal: wp.array(dtype=wp.vec3)  # m, world
     route: wp.array(dtype=wp.float32)  # m: shortest path from start to goal; on the layout's maps, the straight line
     frame: wp.array(dtype=wp.vec3)  # factors on mass, thrust, damping
+    tuning: wp.array(
+        dtype=wp.vec4
+    )  # factors on velocity gain, attitude gains, drag; share of rotor lag removed per step
+    wind: wp.array(dtype=wp.vec3)  # m/s², world: acceleration by wind
+    drift: wp.array(dtype=wp.vec4)  # estimated minus true position (m, world) and yaw (rad)
     latency: wp.array(dtype=wp.int32)  # physics steps
     commands: wp.array2d(dtype=wp.vec3)  # [N, latency + 1] m/s, world: ring of recent commands
     step: wp.array(dtype=wp.int32)  # physics steps flown in this episode
@@ -103,6 +108,7 @@ class Drones:
     progress: wp.array(dtype=wp.float32)  # m nearer to the goal by this decision
     outside: wp.array(dtype=wp.float32)  # m² s outside the height band in this decision
     elapsed: wp.array(dtype=wp.float32)  # s flown in this decision
+    gap: wp.array(dtype=wp.float32)  # m to the nearest surface in reach of the sensors, without faults
     episode_return: wp.array(dtype=wp.float32)
 
 
@@ -204,6 +210,12 @@ def goal_frame(start: wp.vec3, goal: wp.vec3) -> wp.vec2:
 @wp.func
 def to_goal_frame(v: wp.vec3, x_axis: wp.vec2) -> wp.vec3:
     return wp.vec3(x_axis[0] * v[0] + x_axis[1] * v[1], -x_axis[1] * v[0] + x_axis[0] * v[1], v[2])
+
+
+@wp.func
+def turned(v: wp.vec3, angle: float) -> wp.vec3:
+    """Return a vector turned about z, counter-clockwise, by an angle in radians."""
+    return to_world(v, wp.vec2(wp.cos(angle), wp.sin(angle)))
 
 
 @wp.func

@@ -1,4 +1,4 @@
-"""The voxel worlds that an env flies in: read or generated, fitted to the flying heights, with routes, as a struct for kernels."""
+"""The voxel worlds that an env flies in: read or generated, fitted to the flying heights, with routes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fledge.core.machine import available_bytes
 from fledge.core.random import derive_seed
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.physics.voxel_struct import Voxels
+from fledge.tasks.navigation.worlds import world as _w
 from fledge.tasks.navigation.worlds.distance import chebyshev
 from fledge.tasks.navigation.worlds.routes import Routes, draw_routes
 from fledge.tasks.navigation.worlds.triangles import cells_of_triangles
-from fledge.tasks.navigation.worlds import world as _w
 from fledge.tasks.navigation.worlds.world import World, load_world
 
 GENERATORS = getattr(_w, "GENERATORS", {})

@@ -113,14 +113,16 @@ def noise_draw(n: int, drones: Drones, i: int) -> wp.uint32:
 @wp.func
 def add_lidar_noise(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs):
     """Add a Gaussian error to the LiDAR hits of drone i, and drop some of them."""
-    if p.lidar_noise_m == 0.0 and p.lidar_dropout == 0.0:
+    if p.lidar_noise_m == 0.0 and p.lidar_noise_per_m2 == 0.0 and p.lidar_dropout == 0.0:
         return
     drone = wp.uint32(i + p.env_offset)
     when = wp.uint32(maps.clock[0])
     for n in range(p.lidar_azimuths * p.elevations):
         if obs.lidar[i, n] > 0.0:
             u = uniform4(drone, when, P_LIDAR, noise_draw(n, drones, i), p.seed)
-            noisy = obs.lidar[i, n] + p.lidar_noise_m * normal2(u[0], u[1])[0]
+            distance = p.lidar_range_m - obs.lidar[i, n]
+            sigma = p.lidar_noise_m + p.lidar_noise_per_m2 * distance * distance
+            noisy = obs.lidar[i, n] + sigma * normal2(u[0], u[1])[0]
             obs.lidar[i, n] = wp.clamp(noisy, 0.0, p.lidar_range_m)
             if u[2] < p.lidar_dropout:
                 obs.lidar[i, n] = 0.0
@@ -160,6 +162,33 @@ def observe_self(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs):
 
 
 @wp.func
+def clear_mover(i: int, k: int, obs: Obs):
+    """Write an empty row k of the observation `dynamic_obstacle`."""
+    for m in range(M_COLUMNS):
+        obs.dynamic_obstacle[i, M_COLUMNS * k + m] = 0.0
+
+
+@wp.func
+def write_mover(
+    i: int, k: int, kind: int, offset: wp.vec3, flat: float, vel: wp.vec3, width: float, x_axis: wp.vec2, obs: Obs
+):
+    """Write row k of the observation `dynamic_obstacle`; `offset` (m) and `vel` (m/s) are in the world's frame.
+
+    `flat` is the horizontal length of `offset`, m, `width` the width class.
+    """
+    row = M_COLUMNS * k
+    unit = to_goal_frame(offset / wp.max(wp.length(offset), 1.0e-6), x_axis)
+    vel_g = to_goal_frame(vel, x_axis)
+    for m in range(3):
+        obs.dynamic_obstacle[i, row + M_UNIT + m] = unit[m]
+        obs.dynamic_obstacle[i, row + M_VEL + m] = vel_g[m]
+    obs.dynamic_obstacle[i, row + M_FLAT] = flat
+    obs.dynamic_obstacle[i, row + M_UP] = offset[2]
+    obs.dynamic_obstacle[i, row + M_WIDTH] = width
+    obs.dynamic_obstacle[i, row + M_BOX] = wp.where(is_standing(kind), 0.0, 1.0)
+
+
+@wp.func
 def observe_obstacles(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs) -> wp.vec2:
     """Write the observation `dynamic_obstacle`, the nearest moving obstacles within range, and return two numbers.
 
@@ -189,11 +218,9 @@ def observe_obstacles(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs) -
     logs = float(0.0)
     closest = float(p.lidar_range_m)
     for k in range(NEAREST):
-        row = M_COLUMNS * k
         j = index[k]
         if j < 0:
-            for m in range(M_COLUMNS):
-                obs.dynamic_obstacle[i, row + m] = 0.0
+            clear_mover(i, k, obs)
             logs = logs + wp.log(p.lidar_range_m)
         else:
             offset = maps.crowd.trail[last, slot, j] - pos
@@ -201,15 +228,8 @@ def observe_obstacles(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs) -
             if is_standing(kind):
                 offset = wp.vec3(offset[0], offset[1], 0.0)
             away = wp.length(offset)
-            unit = to_goal_frame(offset / wp.max(away, 1.0e-6), x_axis)
-            vel = to_goal_frame(maps.crowd.vel[slot, j], x_axis)
-            for m in range(3):
-                obs.dynamic_obstacle[i, row + M_UNIT + m] = unit[m]
-                obs.dynamic_obstacle[i, row + M_VEL + m] = vel[m]
-            obs.dynamic_obstacle[i, row + M_FLAT] = wp.sqrt(near[k])
-            obs.dynamic_obstacle[i, row + M_UP] = offset[2]
-            obs.dynamic_obstacle[i, row + M_WIDTH] = float(width_class(kind))
-            obs.dynamic_obstacle[i, row + M_BOX] = wp.where(is_standing(kind), 0.0, 1.0)
+            vel = maps.crowd.vel[slot, j]
+            write_mover(i, k, kind, offset, wp.sqrt(near[k]), vel, float(width_class(kind)), x_axis, obs)
             surface = away - 0.5 * width_of(kind)
             logs = logs + wp.log(wp.clamp(surface, 1.0e-6, p.lidar_range_m))
             closest = wp.min(closest, surface)
