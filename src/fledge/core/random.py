@@ -48,6 +48,7 @@ class Purpose(enum.IntEnum):
     WAVE = 37
     OPPONENT = 38
     WORLD = 48
+    GENERATED_WORLD = 49
 
 
 def split_seed(seed: int) -> tuple[int, int]:

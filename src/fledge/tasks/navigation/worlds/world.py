@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from fledge.core.errors import ConfigError, StorageError
+from fledge.core.errors import ConfigError, StorageError, did_you_mean
 from fledge.core.paths import check_readable, os_error_message
 from fledge.tasks.navigation.worlds.build import build_world
 from fledge.tasks.navigation.worlds.content import ReadOptions
 from fledge.tasks.navigation.worlds.fworld import SUFFIX, read_fworld, write_fworld
+from fledge.tasks.navigation.worlds.generators import GENERATORS
+from fledge.tasks.navigation.worlds.generators.canvas import Draws
 from fledge.tasks.navigation.worlds.readers import read_file
 from fledge.tasks.navigation.worlds.voxels import MAX_BYTES, World
 
-__all__ = ["World", "load_world", "save_world"]
+__all__ = ["GENERATORS", "World", "load_world", "make_world", "save_world"]
 
 
 def load_world(
@@ -67,3 +69,18 @@ def load_world(
 def save_world(world: World, path: str | os.PathLike[str]) -> None:
     """Write a world as a .fworld file, atomically; `load_world` reads it."""
     write_fworld(world, path)
+
+
+def make_world(generator: str, seed: int, index: int) -> World:
+    """Return world number `index` of a generator, a pure function of the arguments; `GENERATORS` has their names.
+
+    world = make_world("rooms", seed=0, index=3)
+    """
+    if generator not in GENERATORS:
+        known = ", ".join(GENERATORS)
+        raise ConfigError(
+            f"{generator!r} is not a generator; choose one of {known}.{did_you_mean(generator, GENERATORS)}"
+        )
+    if not 0 <= index < 2**32:
+        raise ConfigError(f"index is {index}, but must be 0 to {2**32 - 1}.")
+    return GENERATORS[generator](Draws(generator, seed, index))

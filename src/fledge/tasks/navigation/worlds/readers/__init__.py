@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,12 +46,16 @@ def read_file(path: Path, options: ReadOptions, notes: list[str]) -> Content:
         known = ", ".join([".fworld", *READERS])
         raise ConfigError(f"{path} ends in {path.suffix or 'nothing'}, but a world must be one of {known}: convert it.")
     try:
-        return reader(path, options, notes)
-    except (FledgeError, OSError):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of NumPy and Pillow, about a file that is then refused
+            return reader(path, options, notes)
+    except FledgeError:
         raise
     except MemoryError as error:
         raise FormatError(f"{path} needs more memory than there is: it is damaged, or too large.") from error
     except Exception as error:  # a reader, or a package behind it, met something that it does not expect
+        if isinstance(error, OSError) and error.errno:  # of the disk; Pillow has some without a number
+            raise
         what = " ".join(str(error).split())[:200]
         raise FormatError(
             f"{path} cannot be read ({type(error).__name__}: {what}): it is damaged or of another kind."

@@ -44,8 +44,8 @@ def read_npz(path: Path, options: ReadOptions, notes: list[str]) -> Content:
         }
         known = [key for key in ("points", "solid", "occupancy", "voxels", "grid", "heights") if key in names]
         if not known and len(names) != 1:
-            listed = ", ".join(list(names)[:8])
-            raise FormatError(f"{path} has the arrays {listed}; name the one to read solid, points or heights.")
+            listed = ", ".join(list(names)[:8]) or "none"
+            raise FormatError(f"{path} has to hold one array, or one named solid, points or heights; it has {listed}.")
         values = _member(path, archive, names[known[0] if known else next(iter(names))])
     return content_of(path, values, options, notes, about)
 

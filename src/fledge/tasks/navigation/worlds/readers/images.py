@@ -18,7 +18,7 @@ from fledge.tasks.navigation.worlds.readers.heights import grid_of_heights
 from fledge.tasks.navigation.worlds.readers.limits import read_text
 from fledge.tasks.navigation.worlds.voxels import grid_shape
 
-MAX_PIXELS = 400_000_000
+MAX_PIXELS = 64_000_000
 
 
 def load_image(path: Path) -> np.ndarray:
