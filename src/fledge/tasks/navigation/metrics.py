@@ -29,7 +29,7 @@ from fledge.core.settings import flat_settings
 from fledge.envs.base import Action, TensorEnv
 from fledge.tasks.metrics import EpisodeMetrics, TaskMetrics
 from fledge.tasks.navigation.benchmarks import BENCHMARKS
-from fledge.tasks.navigation.config import EDGE_M, FOREST_HALF_M, ActionForm, NavigationConfig, Starts
+from fledge.tasks.navigation.config import EDGE_M, FOREST_HALF_M, ActionForm, Collision, NavigationConfig, Starts
 from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.physics.structs import Outcome
 from fledge.tasks.presets import Presets
@@ -188,22 +188,29 @@ class NavigationMetrics(TaskMetrics):
         names = ("static_obstacles", "moving_obstacles", "floating_boxes")
         facts = {name: getattr(cfg, name) for name in names}
         faults = faults_of(cfg)
-        facts |= {"starts": cfg.starts.value, "walls": cfg.walls, "perception": perception_name(faults)}
+        facts |= {"starts": cfg.starts.value, "walls": cfg.walls, "collision": cfg.collision.value}
+        facts |= {"perception": perception_name(faults), **({"world": cfg.world} if cfg.world else {})}
         return {**facts, **({"faults": faults} if faults else {})}
 
     def env_label(self, cfg: NavigationConfig) -> str:
         """Return a label such as "crossing 350/80": env.starts, number of columns, number of moving obstacles.
 
-        Unless perception is perfect, the label goes on with the name of its preset, or with the settings: ", poor perception".
+        In worlds of voxels it names these instead: "rooms 20". It goes on with the collision rule unless that is cylinder, and
+        unless perception is perfect with the name of its preset, or with the settings: ", sphere, poor perception".
         """
         where = "crossing, no walls" if cfg.starts is Starts.crossing and not cfg.walls else cfg.starts.value
+        label = f"{where} {cfg.static_obstacles}/{cfg.moving_obstacles}{'' if cfg.floating_boxes else ' low'}"
+        if cfg.world:
+            label = f"{', '.join(Path(name).stem for name in cfg.world_names)} {cfg.moving_obstacles}"
+        if cfg.collision is not Collision.cylinder:
+            label += f", {cfg.collision.value}"
         faults = faults_of(cfg)
         name = perception_name(faults)
-        seen = f", {name} perception"
-        if name not in PRESETS.names("perception"):
-            seen = ", " + ", ".join(f"{key.rpartition('.')[2]}={written(value)}" for key, value in faults.items())
-        ends = f"{'' if cfg.floating_boxes else ' low'}{seen if faults else ''}"
-        return f"{where} {cfg.static_obstacles}/{cfg.moving_obstacles}{ends}"
+        if not faults:
+            return label
+        if name in PRESETS.names("perception"):
+            return f"{label}, {name} perception"
+        return ", ".join([label, *(f"{key.rpartition('.')[2]}={written(value)}" for key, value in faults.items())])
 
     def reference_rows(self) -> list[dict[str, Any]]:
         """Return recorded results of NavRL's released policy, in the preset `crossing` and in NavRL's own env.

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import fledge
-import fledge.gym  # noqa: F401  registers the envs
+import fledge.gym
 from fledge.cli import main
 from fledge.core.errors import ConfigError
 from fledge.core.overrides import leaves
@@ -74,7 +74,9 @@ def test_single_settings_change_a_preset_and_an_unknown_name_gets_one_sentence()
     env.close()
     for words in (["eval", "straight", "perception=bad"], ["train", "navigation", "perception=bad"]):
         done = CliRunner().invoke(main, words)
-        assert "perception=bad is not a preset: choose one of perfect, poor, typical" in done.output + str(done.exception)
+        assert "perception=bad is not a preset: choose one of perfect, poor, typical" in done.output + str(
+            done.exception
+        )
     with pytest.raises(ConfigError, match="no perception preset 'bad'"):
         gymnasium.make("fledge/Navigation-v0", perception="bad")
 

@@ -15,16 +15,13 @@ from fledge.core.machine import available_bytes
 from fledge.core.random import derive_seed
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.physics.voxel_struct import Voxels
-from fledge.tasks.navigation.worlds import world as _w
 from fledge.tasks.navigation.worlds.distance import chebyshev
 from fledge.tasks.navigation.worlds.routes import Routes, draw_routes
 from fledge.tasks.navigation.worlds.triangles import cells_of_triangles
-from fledge.tasks.navigation.worlds.world import World, load_world
-
-GENERATORS = getattr(_w, "GENERATORS", {})
-make_world = getattr(_w, "make_world", None)
+from fledge.tasks.navigation.worlds.world import GENERATORS, World, load_world, make_world
 
 ROUTES = 1024
+SHORTEST_M = 10.0
 CLEARANCE_M = 0.1  # of routes, beyond the drone's radius
 HEIGHTS_M = (0.5, 2.5)  # of starts and goals above the ground
 
@@ -40,6 +37,11 @@ def fit_world(world: World, height_m: float) -> World:
     origin = np.array([-sides[0] / 2, -sides[1] / 2, -ground * world.cell_m])
     triangles = None if world.triangles is None else (world.triangles - world.origin + origin).astype(np.float32)
     return dataclasses.replace(world, solid=world.solid[:, :, :layers], origin=origin, triangles=triangles)
+
+
+def shortest_route(world: World) -> float:
+    """Return the length of the shortest route to draw, m: short flights say little, but a room has only short ones."""
+    return min(SHORTEST_M, float(np.linalg.norm(np.array(world.solid.shape[:2]) * world.cell_m)) / 4)
 
 
 class VoxelWorlds:
@@ -68,7 +70,7 @@ class VoxelWorlds:
         self._check_memory(device)
         clearance = cfg.collision_radius_m + CLEARANCE_M
         self.routes = [
-            draw_routes(world, derive_seed(own_seed, n), ROUTES, clearance, HEIGHTS_M)
+            draw_routes(world, derive_seed(own_seed, n), ROUTES, clearance, HEIGHTS_M, shortest_route(world))
             for n, world in enumerate(self.worlds)
         ]
         self.struct, self._kept = pack(self.worlds, self.routes, self.number, device)

@@ -23,7 +23,7 @@ from fledge.tasks.navigation.physics.crowd import (
 )
 from fledge.tasks.navigation.physics.shapes import STANDING_Z_M, is_standing, width_of
 from fledge.tasks.navigation.physics.voxel_struct import Voxels
-from fledge.tasks.navigation.physics.voxels import cast_voxels
+from fledge.tasks.navigation.physics.voxels import cast_voxels, is_outside
 
 TRIES = 8
 APART_M = 2.0  # distance of origins, if there is room
@@ -33,10 +33,10 @@ NEAREST_M = 1.0  # a waypoint is at least this far away
 
 @wp.func
 def is_way_clear(v: Voxels, w: int, pos: wp.vec3, to: wp.vec3, half_width: float) -> bool:
-    """Return whether an obstacle can go straight to a point: three rays at its middle and its sides hit nothing."""
+    """Return whether an obstacle can go straight to a point in the world: rays at its middle and its sides hit nothing."""
     way = to - pos
     length = wp.length(way)
-    if length < 1.0e-6:
+    if length < 1.0e-6 or is_outside(v, w, to):
         return False
     ray = way / length
     side = wp.vec3(-ray[1], ray[0], 0.0) * half_width

@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Circle
 
 from fledge.tasks.navigation.physics.terrain import CELLS, HALF_M, HEIGHT_STEP, SOLID
+from fledge.tasks.navigation.view.world_scene import world_of
 from fledge.tasks.view.trajectory import Trajectory
 
 COLOURS = {
@@ -23,11 +24,30 @@ COLOURS = {
 }
 
 
+def heights_of(tracks: Sequence[Trajectory]) -> tuple[np.ndarray, tuple[float, float, float, float]]:
+    """Return the heights of the map's solid cells [X, Y], m, NaN where it is free, and the map's extent in x and y, m.
+
+    Of a world of voxels only what lies at the heights of the flights counts, as if its ceiling were taken off.
+    """
+    world = world_of(tracks[0].scene)
+    if world is None:
+        cells = tracks[0].scene["cells"].reshape(CELLS, CELLS)
+        height = np.where(cells >= SOLID, (cells.astype(np.float32) - SOLID) * HEIGHT_STEP, np.nan)
+        return height, (-HALF_M, HALF_M, -HALF_M, HALF_M)
+    flown = np.concatenate([track.frames["pos"][:, 2] for track in tracks])
+    low, high = world.bounds
+    layers = np.clip((np.quantile(flown, [0.25, 0.75]) - low[2]) // world.cell_m, 0, world.solid.shape[2] - 1).astype(
+        int
+    )
+    cut = world.solid[:, :, : layers[1] + 1]
+    top = low[2] + (cut.shape[2] - np.argmax(cut[:, :, ::-1], axis=2)) * world.cell_m
+    shown = cut[:, :, layers[0] :].any(axis=2)
+    return np.where(shown, top, np.nan), (low[0], high[0], low[1], high[1])
+
+
 def draw_flights(axes: Any, tracks: Sequence[Trajectory], title: str) -> None:
     """Draw flights on one map into matplotlib axes, with limits that contain every path."""
-    cells = tracks[0].scene["cells"].reshape(CELLS, CELLS)
-    height = np.where(cells >= SOLID, (cells.astype(np.float32) - SOLID) * HEIGHT_STEP, np.nan)
-    extent = (-HALF_M, HALF_M, -HALF_M, HALF_M)
+    height, extent = heights_of(tracks)
     axes.imshow(height.T, origin="lower", extent=extent, cmap="Greys", vmin=-1.0, vmax=7.0, interpolation="nearest")
     for track in tracks:
         path, goal, colour = track.frames["pos"], track.scene["goal"], COLOURS[track.outcome]
@@ -39,10 +59,10 @@ def draw_flights(axes: Any, tracks: Sequence[Trajectory], title: str) -> None:
         if track.outcome == "collision_moving" and np.isfinite(track.frames["mover"][-1]).all():
             x, y, _, width = track.frames["mover"][-1]
             axes.add_patch(Circle((x, y), width / 2, facecolor=colour, edgecolor="none", alpha=0.45))
-    reach = max(float(np.abs(track.frames["pos"][:, :2]).max()) for track in tracks)
-    half = max(HALF_M, reach + 0.5)
-    axes.set_xlim(-half, half)
-    axes.set_ylim(-half, half)
+    low = np.min([track.frames["pos"][:, :2].min(axis=0) for track in tracks], axis=0) - 0.5
+    high = np.max([track.frames["pos"][:, :2].max(axis=0) for track in tracks], axis=0) + 0.5
+    axes.set_xlim(min(extent[0], low[0]), max(extent[1], high[0]))
+    axes.set_ylim(min(extent[2], low[1]), max(extent[3], high[1]))
     axes.set_aspect("equal")
     axes.set_xlabel("x, m")
     axes.set_ylabel("y, m")

@@ -17,6 +17,7 @@ from fledge.tasks.navigation.physics.shapes import KINDS, STANDING_Z_M, WIDTHS, 
 from fledge.tasks.navigation.physics.terrain import CELL_M, CELLS, HALF_M, HEIGHT_STEP, SOLID
 from fledge.tasks.navigation.sensing.observations import NEAREST
 from fledge.tasks.navigation.view.beams import cast_columns, cast_crowd
+from fledge.tasks.navigation.view.world_scene import map_of, world_of
 from fledge.tasks.view.base import TaskView
 from fledge.tasks.view.objects import SceneObject
 from fledge.tasks.view.stage import Beams, Crowd, Instrument, Stage
@@ -33,12 +34,15 @@ class NavigationView(TaskView):
     """View of navigation: drones, columns, moving obstacles and LiDAR beams."""
 
     def scene(self, env: TensorEnv, ids: Sequence[int]) -> list[dict[str, Any]]:
-        """Return for each flight: map number, its cells (`physics.terrain`), start, goal, clock and LiDAR geometry."""
+        """Return for each flight: map number, its cells or voxels, start, goal, clock and LiDAR geometry.
+
+        Cells are those of `physics.terrain`; voxels have the fields of `World`, with the solid ones as packed bits.
+        """
         assert isinstance(env, NavigationEnv)
         cfg = env.cfg
         slots = env.state["slot"].cpu().tolist()
         ends = {k: env.state[k].cpu().numpy() for k in ("start", "goal")}
-        cells = {slot: env.bank.grid[slot].cpu().numpy().copy() for slot in {slots[i] for i in ids}}
+        maps = {slot: map_of(env, slot) for slot in {slots[i] for i in ids}}
         lidar = {
             "azimuths": cfg.lidar_azimuths,
             "elevations_deg": list(cfg.lidar_elevations_deg),
@@ -48,8 +52,7 @@ class NavigationView(TaskView):
         shared: dict[str, Any] = {"clock_s": env._clock * cfg.dt_s, "goal_radius_m": cfg.goal_radius_m, "lidar": lidar}
         if env.bank.arena:
             shared["kinds"] = env.bank.kinds.tolist()
-        maps = [{"map": slots[i], "cells": cells[slots[i]]} for i in ids]
-        return [{**m, **{k: v[i].copy() for k, v in ends.items()}, **shared} for m, i in zip(maps, ids, strict=True)]
+        return [{**maps[slots[i]], **{k: v[i].copy() for k, v in ends.items()}, **shared} for i in ids]
 
     def snapshot(self, env: TensorEnv, ids: Sequence[int]) -> dict[str, np.ndarray]:
         """Return the state of drones and of the moving obstacles around them; m, m/s, rad, world frame.
@@ -94,6 +97,14 @@ class NavigationView(TaskView):
 
     def stage(self, scene: Mapping[str, Any]) -> Stage:
         """Return the columns of the map as boxes, its bounds, and the goal's radius."""
+        world = world_of(scene)
+        if world is not None:
+            return Stage(
+                boxes=np.zeros((0, 6), np.float32),
+                bounds=[corner.tolist() for corner in world.bounds],
+                clock_s=float(scene.get("clock_s", 0.0)),
+                goal_radius_m=float(scene.get("goal_radius_m", 0.5)),
+            )
         return Stage(
             boxes=boxes_of(scene["cells"].reshape(CELLS, CELLS)),
             bounds=((-HALF_M, -HALF_M, 0.0), (HALF_M, HALF_M, CEILING_M)),
@@ -125,9 +136,9 @@ class NavigationView(TaskView):
         return Crowd(ids, pos.astype(np.float32), sizes(kinds), is_round(kinds), detected(track, ids, pos))
 
     def beams(self, track: Trajectory) -> Beams | None:
-        """Return the LiDAR's distances without noise; None if the recording has no heading or LiDAR geometry."""
+        """Return the LiDAR's distances without noise; None in worlds of voxels, and without heading or LiDAR geometry."""
         lidar = track.scene.get("lidar")
-        if not isinstance(lidar, Mapping) or "heading" not in track.frames:
+        if not isinstance(lidar, Mapping) or "heading" not in track.frames or "cells" not in track.scene:
             return None
         around = 2.0 * math.pi * np.arange(int(lidar["azimuths"])) / int(lidar["azimuths"])
         up, reach = np.radians(np.asarray(lidar["elevations_deg"], np.float64)), float(lidar["range_m"])
