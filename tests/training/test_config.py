@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from omegaconf import OmegaConf
 
 from fledge.core.config_help import field_help
 from fledge.core.errors import ConfigError
+from fledge.core.overrides import to_plain
 from fledge.core.settings import check_settings, flat_settings, rule_of, walk
 from fledge.learn.registry import ALGORITHMS
 from fledge.tasks.base import Task
@@ -401,3 +403,12 @@ def test_a_task_says_what_its_training_starts_from_and_presets_and_words_go_on_t
         ConfigError, match=r"training of task own: There is no setting ppo.epoch. Did you mean ppo.epochs"
     ):
         make_config(task)
+
+
+def test_a_run_saved_before_a_setting_existed_continues_as_it_was_made(tmp_path: Path) -> None:
+    cfg = make_config("navigation", None, ["env.num_envs=8"])
+    saved = to_plain(cfg)
+    assert saved["env"].pop("collision") == "cylinder"
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(saved))
+    assert read_run_config(tmp_path)[1].env.collision.value == "beams"  # the only rule of that time
+    assert read_run_config(tmp_path, ["env.collision=sphere"])[1].env.collision.value == "sphere"

@@ -45,6 +45,7 @@ class Rule:
     items: tuple[int, int | None] | None = None  # minimum and maximum length of a list
     resume: Resume = "changes"
     shapes: str = ""  # the observation whose shape it sets, or "action"
+    absent: str = ""  # value in a run that was saved before the setting existed, as a file spells it; "": the default
     code: bool = False  # may be a reference to code, module:object, which runs only if the user names it
 
     def limits(self) -> str:
@@ -104,6 +105,21 @@ def walk(config: Any, prefix: str = "") -> Iterator[tuple[str, dataclasses.Field
             yield from walk(value, f"{prefix}{field.name}.")
         else:
             yield f"{prefix}{field.name}", field, value
+
+
+def fill_absent(content: dict[str, Any], config: Any) -> None:
+    """Add to the settings of a saved run those that did not exist yet, with the values that the run was made with.
+
+    `content` has the saved values, nested as in the config; only settings with a `Rule.absent` are added.
+    """
+    for key, field, _ in walk(config):
+        *groups, name = key.split(".")
+        if value := rule_of(field).absent:
+            place: Any = content
+            for group in groups:
+                place = place.get(group) if isinstance(place, dict) else None
+            if isinstance(place, dict):
+                place.setdefault(name, value)
 
 
 def check_settings(config: Any, prefix: str = "") -> None:

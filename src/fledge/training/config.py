@@ -22,7 +22,7 @@ import torch
 from fledge.core.code import absolute
 from fledge.core.errors import ConfigError
 from fledge.core.overrides import Preset, build_config, read_yaml, value_given
-from fledge.core.settings import make_code_absolute, refuse_code, refuse_unnamed, setting
+from fledge.core.settings import fill_absent, make_code_absolute, refuse_code, refuse_unnamed, setting
 from fledge.evaluation.run_info import config_file
 from fledge.league.league import LeagueConfig
 from fledge.learn.base import Learner
@@ -328,5 +328,6 @@ def read_run_config(
     algo = chosen_algo([("", content)], overrides, task, named)
     if absolute(algo) != content.get("algo"):
         content.pop("algo_config", None)
+    fill_absent(content, config_class(task, algo)())
     cfg = build_config(config_class(task, algo), [(str(path), content)], overrides, aliases_of(task), groups_of(task))
     return task, settled(cfg, task, overrides, str((content.get("env") or {}).get("opponent", "")))

@@ -160,7 +160,7 @@ class NavigationConfig(SensorConfig):
     """End the episode when the goal is reached (not in NavRL)."""
     goal_radius_m: float = setting(0.5, above=0, at_most=1000)
     """Distance to the goal that counts as success, m."""
-    collision: Collision = Collision.cylinder
+    collision: Collision = setting(Collision.cylinder, absent="beams")
     """Shape of the drone for collisions, tested along the whole path of each physics step. cylinder: upright, with
     collision_radius_m and body_height_m. sphere: with collision_radius_m, the strictest. beams: NavRL's rule, by 36 x 4
     beams and enlarged movers, at the end of each physics step; it hardly looks down."""
