@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +183,12 @@ class NavigationMetrics(TaskMetrics):
         """Return a label such as "crossing 350/80": env.starts, number of columns, number of moving obstacles."""
         where = "crossing, no walls" if cfg.starts is Starts.crossing and not cfg.walls else cfg.starts.value
         return f"{where} {cfg.static_obstacles}/{cfg.moving_obstacles}{'' if cfg.floating_boxes else ' low'}"
+
+    def queries(self) -> Mapping[str, Callable[..., dict[str, Any]]]:
+        """Return the calculation of `fledge world`."""
+        from fledge.tasks.navigation.worlds.query import query_world  # Matplotlib loads slowly
+
+        return {"world": query_world}
 
     def reference_rows(self) -> list[dict[str, Any]]:
         """Return recorded results of NavRL's released policy, in the preset `crossing` and in NavRL's own env.

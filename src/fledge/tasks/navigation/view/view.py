@@ -93,10 +93,14 @@ class NavigationView(TaskView):
         return [*drone_and_goal(track), *movers]
 
     def stage(self, scene: Mapping[str, Any]) -> Stage:
-        """Return the columns of the map as boxes, its bounds, and the goal's radius."""
+        """Return the columns of the map, or the boxes of a world of voxels, with bounds and the goal's radius."""
+        boxes, bounds = scene.get("boxes"), scene.get("bounds")
+        if boxes is None:
+            boxes = boxes_of(scene["cells"].reshape(CELLS, CELLS))
+            bounds = ((-HALF_M, -HALF_M, 0.0), (HALF_M, HALF_M, CEILING_M))
         return Stage(
-            boxes=boxes_of(scene["cells"].reshape(CELLS, CELLS)),
-            bounds=((-HALF_M, -HALF_M, 0.0), (HALF_M, HALF_M, CEILING_M)),
+            boxes=np.asarray(boxes, np.float32).reshape(-1, 6),
+            bounds=bounds,
             clock_s=float(scene.get("clock_s", 0.0)),
             goal_radius_m=float(scene.get("goal_radius_m", 0.5)),
         )
