@@ -67,6 +67,7 @@ RUN = {
     "fledge convert": [],
     "fledge doctor": [],
     "fledge envelope": [],
+    "fledge world rooms": [],
     "fledge watch RUN --save": [],
     "fledge watch RUN --json": [],
 }
@@ -80,6 +81,7 @@ NOT_RUN = {
     "fledge convert duel.frec": "the moving picture of a duel is in tests/app/exporters",
     "fledge envelope --check": "takes a minute; a small one is in tests/tasks/aircombat/spacetime",
     "fledge eval --navrl-checkpoint": "needs NavRL's released checkpoint",
+    "fledge world": "needs a file of the reader's; tests/cli/test_world.py makes some",
     "fledge train": "trains for minutes to hours; small runs are in tests/training",
     "fledge watch": "serves until Ctrl-C; tests/app does so",
     "fledge replay": "serves until Ctrl-C; tests/app does so",

@@ -85,6 +85,10 @@ from fledge.tasks.navigation.networks.navrl import NavRLPolicy as NavRLPolicy
 from fledge.tasks.navigation.networks.navrl import load_navrl_checkpoint as load_navrl_checkpoint
 from fledge.tasks.navigation.pilots import GapPilot as GapPilot
 from fledge.tasks.navigation.pilots import StraightPilot as StraightPilot
+from fledge.tasks.navigation.worlds.world import World as World
+from fledge.tasks.navigation.worlds.world import load_world as load_world
+from fledge.tasks.navigation.worlds.world import make_world as make_world
+from fledge.tasks.navigation.worlds.world import save_world as save_world
 from fledge.tasks.policy_loader import load_policy as load_policy
 from fledge.tasks.registry import find_task as find_task
 from fledge.training.api import train as train

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +211,12 @@ class NavigationMetrics(TaskMetrics):
         if name in PRESETS.names("perception"):
             return f"{label}, {name} perception"
         return ", ".join([label, *(f"{key.rpartition('.')[2]}={written(value)}" for key, value in faults.items())])
+
+    def queries(self) -> Mapping[str, Callable[..., dict[str, Any]]]:
+        """Return the calculation of `fledge world`."""
+        from fledge.tasks.navigation.worlds.query import query_world  # Matplotlib loads slowly
+
+        return {"world": query_world}
 
     def reference_rows(self) -> list[dict[str, Any]]:
         """Return recorded results of NavRL's released policy, in the preset `crossing` and in NavRL's own env.

@@ -307,7 +307,7 @@ def test_an_empty_file_is_refused(tmp_path: Path, ending: str) -> None:
 
 def test_a_world_that_is_too_large_says_how_to_make_it_fit(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.random.default_rng(0).random((1000, 3)) * 2000)
-    with pytest.raises(MemoryBudgetError, match=r"use larger voxels \(cell_m=3.1\d?\), or raise max_bytes"):
+    with pytest.raises(MemoryBudgetError, match=r"check the scale, or use voxels of 3.1\d? m"):
         load_world(tmp_path / "x.npy", scale=1.0)
     assert load_world(tmp_path / "x.npy", scale=1.0, cell_m=3.2).cell_m == 3.2
 

@@ -138,6 +138,22 @@ def test_a_route_around_a_wall_has_the_length_of_the_taut_string() -> None:
     np.testing.assert_allclose(routes.length[same], straight[same], rtol=1e-5)
 
 
+def test_a_path_leads_from_start_to_goal_through_clear_space() -> None:
+    world = labyrinth()
+    space = find_free_space(world, 0.3)
+    routes = draw_routes(world, seed=5, count=60, clearance_m=0.3)
+    nearly = has_clearance(world.solid, world.cell_m, 0.15)
+    assert max(map(len, routes.paths)) > 4
+    for path, start, goal, length in zip(routes.paths, routes.start, routes.goal, routes.length, strict=True):
+        np.testing.assert_array_equal(path[0], start)
+        np.testing.assert_array_equal(path[-1], goal)
+        assert np.linalg.norm(np.diff(path, axis=0), axis=1).sum() == pytest.approx(length, rel=1e-4)
+        steps = [np.linspace(a, b, 2 + int(50 * np.linalg.norm(b - a))) for a, b in itertools.pairwise(path)]
+        voxels = tuple(((np.concatenate(steps) - world.origin) / world.cell_m).astype(int).T)
+        assert space.inside[voxels].mean() > 0.75
+        assert nearly[voxels].all(), "a corner is cut by more than half a node"
+
+
 def test_starts_and_goals_have_clearance_height_and_length() -> None:
     world = divided()
     routes = draw_routes(world, seed=7, count=300, clearance_m=0.4, heights_m=(0.6, 1.5), min_length_m=5.0)

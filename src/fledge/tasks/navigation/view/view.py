@@ -18,6 +18,7 @@ from fledge.tasks.navigation.physics.terrain import CELL_M, CELLS, HALF_M, HEIGH
 from fledge.tasks.navigation.sensing.observations import NEAREST
 from fledge.tasks.navigation.view.beams import cast_columns, cast_crowd
 from fledge.tasks.navigation.view.world_scene import map_of, world_of
+from fledge.tasks.navigation.worlds.boxes import cover_with_boxes
 from fledge.tasks.view.base import TaskView
 from fledge.tasks.view.objects import SceneObject
 from fledge.tasks.view.stage import Beams, Crowd, Instrument, Stage
@@ -96,18 +97,16 @@ class NavigationView(TaskView):
         return [*drone_and_goal(track), *movers]
 
     def stage(self, scene: Mapping[str, Any]) -> Stage:
-        """Return the columns of the map as boxes, its bounds, and the goal's radius."""
-        world = world_of(scene)
+        """Return the columns of the map, or the boxes of a world of voxels, with bounds and the goal's radius."""
+        boxes, bounds, world = scene.get("boxes"), scene.get("bounds"), world_of(scene)
         if world is not None:
-            return Stage(
-                boxes=np.zeros((0, 6), np.float32),
-                bounds=[corner.tolist() for corner in world.bounds],
-                clock_s=float(scene.get("clock_s", 0.0)),
-                goal_radius_m=float(scene.get("goal_radius_m", 0.5)),
-            )
+            boxes, bounds = cover_with_boxes(world), [corner.tolist() for corner in world.bounds]
+        elif boxes is None:
+            boxes = boxes_of(scene["cells"].reshape(CELLS, CELLS))
+            bounds = ((-HALF_M, -HALF_M, 0.0), (HALF_M, HALF_M, CEILING_M))
         return Stage(
-            boxes=boxes_of(scene["cells"].reshape(CELLS, CELLS)),
-            bounds=((-HALF_M, -HALF_M, 0.0), (HALF_M, HALF_M, CEILING_M)),
+            boxes=np.asarray(boxes, np.float32).reshape(-1, 6),
+            bounds=bounds,
             clock_s=float(scene.get("clock_s", 0.0)),
             goal_radius_m=float(scene.get("goal_radius_m", 0.5)),
         )

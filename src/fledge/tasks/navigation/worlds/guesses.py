@@ -36,7 +36,7 @@ def guess_scale(size: np.ndarray, notes: list[str]) -> float:
         )
     elif max(width, height) < 1.5:
         notes.append(
-            f"The file is only {width:.3g} m wide and {height:.3g} m high, taken as metres; pass scale if its unit is another."
+            f"The file is only {width:.3g} units wide and {height:.3g} high, taken as metres; pass scale=10 if a unit is 10 m."
         )
     return scale
 

@@ -21,6 +21,7 @@ from fledge.tasks.navigation.worlds.voxels import World
 GOALS = 32
 NODE_M = 0.3  # distance of the coarse grid's nodes, at least
 MAX_LENGTHS = 32_000_000  # nodes times goals: 128 MB
+MAX_CORNERS = 64  # of a path that are kept
 ATTEMPTS = 16  # random starts for a route before all that are far enough are listed
 
 
@@ -31,6 +32,7 @@ class Routes:
     start: np.ndarray  # [R, 3] float32, m
     goal: np.ndarray  # [R, 3] float32, m
     length: np.ndarray  # [R] float32, m: shortest path with the clearance; at least the straight distance
+    paths: list[np.ndarray]  # [n, 3] float32 each, m: corners of that path, from start to goal
 
 
 def draw_routes(
@@ -45,7 +47,8 @@ def draw_routes(
     """Return random routes: starts and goals in the largest connected part of free space, a pure function of the arguments.
 
     Goals are drawn uniformly, and for each goal several starts. Lengths are those of a path through a coarser grid, pulled
-    taut: usually a few percent longer than the shortest path, never shorter than the straight line.
+    taut: usually a few percent longer than the shortest path, never shorter than the straight line. At corners a path may
+    come up to 0.15 m (half a node) closer to solid than the clearance.
 
     Args:
         world: Where to fly.
@@ -67,8 +70,8 @@ def draw_routes(
     lengths = graph.lengths(ends)
     starts, goal_of = _starts(graph, choices, lengths, seed, count, min_length_m, world.name)
     start, goal = graph.point(choices[starts]), graph.point(ends[goal_of])
-    taut = graph.taut(lengths, goal_of, graph.node_of(choices[starts]), start, goal)
-    return Routes(start, goal, taut)
+    taut, paths = graph.taut(lengths, goal_of, graph.node_of(choices[starts]), start, goal)
+    return Routes(start, goal, taut, paths)
 
 
 def _draw(who: np.ndarray, when: int, purpose: Purpose, seed: int, below: int) -> np.ndarray:
@@ -194,12 +197,14 @@ class _Graph:
 
     def taut(
         self, lengths: np.ndarray, goal_of: np.ndarray, nodes: np.ndarray, start: np.ndarray, goal: np.ndarray
-    ) -> np.ndarray:
-        """Return the length of the path of each route, pulled taut, [R] float32, m."""
-        taut = np.zeros(len(goal_of), np.float32)
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Return the length of the path of each route, pulled taut, [R] float32, m, and its corners."""
+        taut, count = np.zeros(len(goal_of), np.float32), np.zeros(len(goal_of), np.int32)
+        corners = np.zeros((len(goal_of), MAX_CORNERS, 3), np.float32)
         args = [shared(lengths, wp.float32)]
         args += [self._array(goal_of, wp.int32), self._array(nodes, wp.int32)]
         args += [self._array(start, wp.vec3), self._array(goal, wp.vec3)]
-        args += [shared(taut, wp.float32)]
+        args += [shared(taut, wp.float32), shared(corners, wp.vec3), shared(count, wp.int32)]
         self._run(Call(pull_taut, [self.struct, *args]), len(goal_of))
-        return taut
+        ends = zip(corners, count, goal, strict=True)
+        return taut, [np.concatenate([path[:number], end[None]]) for path, number, end in ends]

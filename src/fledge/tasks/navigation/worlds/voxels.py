@@ -70,14 +70,10 @@ def grid_shape(size_m: np.ndarray, cell_m: float, max_bytes: int = MAX_BYTES) ->
     if not counts.prod() <= min(max_bytes, 2**31 - 1):
         size = " x ".join(f"{length:,.6g}" for length in size_m)
         fits = cell_m * (counts.prod() / max_bytes) ** (1 / 3)
-        fix = (
-            f"use larger voxels (cell_m={math.ceil(100 * fits) / 100:g})"
-            if fits < CELL_LIMITS_M[1]
-            else "crop the file"
-        )
+        fix = f"or use voxels of {math.ceil(100 * fits) / 100:g} m" if fits < CELL_LIMITS_M[1] else "or crop the file"
         raise MemoryBudgetError(
-            f"{size} m take {counts.prod():,.3g} voxels of {cell_m:g} m, but at most {max_bytes:,} fit: check the scale, "
-            f"{fix}, or raise max_bytes."
+            f"{size} m take {counts.prod():,.3g} voxels of {cell_m:g} m, but at most {max_bytes:,} are allowed: check the "
+            f"scale, {fix}."
         )
     x, y, z = (int(count) for count in counts)
     return x, y, z

@@ -1,4 +1,4 @@
-"""What generators draw with: random numbers that depend on (generator, seed, index) alone, and shapes in a grid of voxels."""
+"""Tools of generators: random numbers that depend on (generator, seed, index) alone, and shapes in a grid of voxels."""
 
 from __future__ import annotations
 

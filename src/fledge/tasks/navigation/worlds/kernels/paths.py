@@ -82,12 +82,20 @@ def pull_taut(
     start: wp.array(dtype=wp.vec3),
     goal: wp.array(dtype=wp.vec3),
     taut: wp.array(dtype=wp.float32),
+    corners: wp.array2d(dtype=wp.vec3),
+    count: wp.array(dtype=wp.int32),
 ):
-    """Write the length of a path, m, that skips every node between two points that see each other."""
+    """Write the length of a path, m, that skips every node between two points that see each other, and its corners.
+
+    Corners beyond the room in `corners` [R, C] are left out, but for the goal, which is not among them.
+    """
     r = first + wp.tid()
     g = goal_of[r]
     end = goal[r]
     anchor = start[r]
+    corners[r, 0] = anchor
+    turns = int(1)
+    count[r] = 1
     if sees(nodes, anchor, end):
         taut[r] = wp.length(end - anchor)
         return
@@ -104,6 +112,10 @@ def pull_taut(
         if not sees(nodes, anchor, point):
             total += wp.length(last - anchor)
             anchor = last
+            if turns < corners.shape[1]:
+                corners[r, turns] = anchor
+                turns += 1
         last = point
         at = to
+    count[r] = turns
     taut[r] = wp.max(total + wp.length(last - anchor), wp.length(end - start[r]))

@@ -53,10 +53,10 @@ def read_height_map(path: Path, options: ReadOptions, notes: list[str]) -> Grid:
         top = int(image.max())
         heights = image.astype(np.float64) * (options.height_m / max(top, 1))
         notes.append(
-            f"The brightest pixel ({top}) is taken as {options.height_m:g} m high; pass height_m for another height."
+            f"The brightest pixel ({top}) is taken as {options.height_m:g} m high; pass height_m=METRES for another height."
         )
     if options.scale is None:
-        notes.append(f"A pixel is taken as {pixel_m:g} m wide; pass scale for another width.")
+        notes.append(f"A pixel is taken as {pixel_m:g} m wide; pass scale=METRES for another width.")
     return grid_of_heights(heights[::-1].T, pixel_m, options, notes, np.zeros(3))
 
 
@@ -89,7 +89,7 @@ def read_ros_map(path: Path, options: ReadOptions, notes: list[str]) -> Grid:
         ground = resample(ground, axis, pixel_m, options.cell)
     solid = np.repeat(ground[: shape[0], : shape[1], None], shape[2], axis=2)
     notes.append(
-        f"Occupied cells are walls of {options.height_m:g} m, unknown cells are free; pass height_m for another height."
+        f"Occupied cells are walls of {options.height_m:g} m, unknown cells are free; pass height_m=METRES for others."
     )
     return Grid(solid, options.cell, np.array([*origin[:2], 0.0]))
 
