@@ -1,16 +1,24 @@
-"""The judgement of the soak test: what grows, what is flat, what cannot be told; and the real thing for a moment (slow)."""
+"""The judgement of the soak test (what grows, is flat or unclear), its client in a match, and all of it briefly (slow)."""
 
 from __future__ import annotations
 
 import json
 import os
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from benchmarks import soak
+from benchmarks.soak import clients
+from benchmarks.soak.plan import Plan
 from benchmarks.soak.sampling import Samples, disk_use, judge, peaks
+from fledge import find_task
+from fledge.app.play.match import Match
+from fledge.app.play.roster import Roster
+from fledge.app.play.socket import Sender, said
 
 MINUTES = [k / 12 for k in range(720)]  # an hour, every five seconds
 NOISE = np.random.default_rng(0).normal(size=720)
@@ -71,6 +79,61 @@ def test_a_process_that_has_ended_is_not_sampled() -> None:
     samples.add(0.0, "gone", 2**22 + 1)
     assert list(samples.rows) == ["here"]
     assert samples.last("here", "memory_mb") > 5
+
+
+class PlayedHere:
+    """The socket of a match in this process, whose time passes only while the client waits for a message.
+
+    The server's own code writes the messages. If it has nothing to say, `recv` times out at once.
+    """
+
+    def __init__(self, match: Match) -> None:
+        self.match, self.queue = match, [said("welcome")]
+
+    def send(self, text: str) -> None:
+        message = json.loads(text)
+        if message["do"] == "hello":
+            self.match.enter(message["who"])
+            self.sender = Sender(self, self.match, message["who"])
+        self.match.do(message.get("who", ""), message)
+
+    def recv(self, timeout: float) -> str | bytes:
+        if not self.queue:
+            self.match._before -= 1.0  # the match thinks that a second has passed
+            self.match._fly()
+            self.queue.extend(self.sender.news())
+        if not self.queue:
+            raise TimeoutError(f"timed out in {timeout}s")
+        return self.queue.pop(0)
+
+
+def test_a_client_rewinds_a_match_and_leaves_it_when_it_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A match that is over is silent: a client that waits for its next message waits in vain."""
+    monkeypatch.setattr(clients, "MATCH_S", 1e9)
+    plan = Plan(tmp_path, tmp_path, 1.0, 0)
+    client = clients.Clients(plan, "http://localhost")
+    match = Match(Roster(find_task("aircombat")), ["envelope", "crank"], seed=0)
+    monkeypatch.setattr(client, "ask", lambda path, body=None: b'{"id": "here"}' if body else b"recording")
+    monkeypatch.setattr(client, "page", lambda path: nullcontext(""))
+    monkeypatch.setattr(client, "socket", lambda path: nullcontext(PlayedHere(match)))
+    try:
+        with match.lock:  # its own threads wait
+            client.play_match()
+            assert match.fight.over is not None
+            assert (match.fight.branch, match.fight.cuts[-1], match.fight.speed) == (2, 10, 2.0)
+    finally:
+        match.close()
+    assert plan.counts["matches watched to their end"] == plan.counts["matches"] == 1
+    assert (tmp_path / "fight.frec").read_bytes() == b"recording"
+
+
+def test_a_client_reports_what_a_stopped_match_says(tmp_path: Path) -> None:
+    client = clients.Clients(Plan(tmp_path, tmp_path, 1.0, 0), "http://localhost")
+    stopped = SimpleNamespace(recv=lambda timeout: said("state", note="The match stopped: no memory", over=None))
+    with pytest.raises(OSError, match="no memory"):
+        client.watch_match(stopped)
 
 
 @pytest.mark.slow
