@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fledge.tasks.navigation.worlds.triangles import cells_of_triangles
 from fledge.tasks.navigation.worlds.world import World, load_world
 from tests.tasks.navigation.worlds.rooms import SHAPE, box, centres, room, room_of_triangles, room_triangles
 
@@ -375,6 +376,20 @@ def test_the_floor_of_a_mesh_has_triangles_too(tmp_path: Path) -> None:
     floor = world.triangles[-2:]
     assert (floor[..., 2] == 0.0).all()
     np.testing.assert_array_equal(world.solid, room_of_triangles())
+
+
+@pytest.mark.parametrize("kind", ["room", "tilted", "flat"])
+def test_every_voxel_that_a_triangle_touches_is_solid(tmp_path: Path, kind: str) -> None:
+    turn = np.linalg.qr(np.random.default_rng(5).normal(size=(3, 3)))[0]
+    triangles = {
+        "room": room_triangles(),
+        "tilted": room_triangles() @ turn + 0.123,
+        "flat": box((0, 0, 0), (4, 3, 0.4)),
+    }[kind]
+    world = load_world(save_mesh(tmp_path / "x.stl", triangles[2:]), floor="add", cell_m=0.07)
+    assert world.triangles is not None
+    first, _ = cells_of_triangles(world.triangles, world.origin, world.solid.shape, world.cell_m)
+    np.testing.assert_array_equal(world.solid.reshape(-1), first[1:] > first[:-1])
 
 
 def test_flat_ground_gets_room_to_fly(tmp_path: Path) -> None:

@@ -176,6 +176,17 @@ def test_routes_depend_on_the_seed_alone() -> None:
     assert (first.start != other.start).any()
 
 
+def test_a_very_large_world_gets_fewer_nodes_and_goals(monkeypatch: pytest.MonkeyPatch) -> None:
+    fine = draw_routes(divided(), seed=3, count=64)
+    monkeypatch.setattr("fledge.tasks.navigation.worlds.routes.MAX_NODES", 2000)
+    monkeypatch.setattr("fledge.tasks.navigation.worlds.routes.MAX_LENGTHS", 9000)
+    coarse = draw_routes(divided(), seed=3, count=64)
+    assert len(np.unique(fine.goal, axis=0)) == 32
+    assert len(np.unique(coarse.goal, axis=0)) < 9
+    straight = np.linalg.norm(coarse.goal - coarse.start, axis=1)
+    assert (coarse.length >= straight * (1 - 1e-6)).all()
+
+
 def test_the_smaller_of_two_rooms_gets_no_routes() -> None:
     solid = room()
     solid[70] = True

@@ -19,8 +19,9 @@ from fledge.tasks.navigation.worlds.kernels.paths import NEIGHBOURS, Nodes, pull
 from fledge.tasks.navigation.worlds.voxels import World
 
 GOALS = 32
-NODE_M = 0.3  # distance of the coarse grid's nodes, at least
-MAX_LENGTHS = 32_000_000  # nodes times goals: 128 MB
+NODE_M = 0.3  # distance of the coarse grid's nodes; more if there would be over MAX_NODES of them
+MAX_NODES = 8_000_000
+MAX_LENGTHS = 64_000_000  # nodes times goals: 256 MB
 MAX_CORNERS = 64  # of a path that are kept
 ATTEMPTS = 16  # random starts for a route before all that are far enough are listed
 
@@ -126,6 +127,8 @@ class _Graph:
     def __init__(self, world: World, space: FreeSpace) -> None:
         self.world, self.shape = world, np.array(world.solid.shape)
         self.factor = max(1, round(NODE_M / world.cell_m))
+        while (-(-self.shape // self.factor)).prod() > MAX_NODES:
+            self.factor += 1
         self.sizes = -(-self.shape // self.factor) + 2  # with a closed border
         self.nodes = int(self.sizes.prod())
         voxel = self._middles(space.inside)
