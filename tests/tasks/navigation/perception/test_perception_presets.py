@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import fledge
-import fledge.gym  # noqa: F401  registers the envs
+import fledge.gym  # registers the envs
 from fledge.cli import main
 from fledge.core.errors import ConfigError
 from fledge.core.overrides import leaves
@@ -74,7 +74,9 @@ def test_single_settings_change_a_preset_and_an_unknown_name_gets_one_sentence()
     env.close()
     for words in (["eval", "straight", "perception=bad"], ["train", "navigation", "perception=bad"]):
         done = CliRunner().invoke(main, words)
-        assert "perception=bad is not a preset: choose one of perfect, poor, typical" in done.output + str(done.exception)
+        assert "perception=bad is not a preset: choose one of perfect, poor, typical" in done.output + str(
+            done.exception
+        )
     with pytest.raises(ConfigError, match="no perception preset 'bad'"):
         gymnasium.make("fledge/Navigation-v0", perception="bad")
 
@@ -122,6 +124,6 @@ def test_the_page_lists_every_setting_with_its_default_and_the_values_of_the_pre
         values = [DEFAULTS[key], preset("typical")[key], preset("poor")[key]]
         assert cells[3:6] == [str(v).lower() if isinstance(v, bool) else f"{v:g}" for v in values], key
     for key in set(DEFAULTS) - set(preset("poor")):
-        assert f"env.{key}" in table or not key.startswith("randomize."), key
+        assert f"`env.{key}`" in text or not key.startswith("randomize."), key
     for column in FAULTS:
         assert column in text, column
