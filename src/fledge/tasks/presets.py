@@ -56,8 +56,11 @@ class Presets:
     def env_groups(self) -> dict[str, dict[str, dict[str, Any]]]:
         """Settings of the env that the task's own groups choose (perception=typical), by group and name."""
         folders = [] if self.folder is None else sorted(path.name for path in self.folder.iterdir() if path.is_dir())
-        own = [group for group in folders if group not in GROUPS and self.names(group)]
-        return {group: {name: self.load(group, name) for name in self.names(group)} for group in own}
+        return {group: self.load_all(group) for group in folders if group not in GROUPS and self.names(group)}
+
+    def load_all(self, group: str) -> dict[str, dict[str, Any]]:
+        """Return the content of every preset in a group, by name."""
+        return {name: self.load(group, name) for name in self.names(group)}
 
     def default(self, algo: str) -> str | None:
         """Return an algorithm's default training preset: the preset of the same name, else `fast`, else None."""

@@ -257,10 +257,7 @@ def aliases_of(task: Task) -> dict[str, str]:
 
 def groups_of(task: Task) -> dict[str, dict[str, dict[str, Any]]]:
     """Return the content of the task's presets for env=NAME, hardware=NAME and its own groups, by group and name."""
-    names = {group: task.presets.names(group) for group in ("env", "hardware")}
-    groups = {
-        group: {name: task.presets.load(group, name) for name in found} for group, found in names.items() if found
-    }
+    groups = {group: task.presets.load_all(group) for group in ("env", "hardware") if task.presets.names(group)}
     own = task.presets.env_groups
     return groups | {group: {name: {"env": each} for name, each in found.items()} for group, found in own.items()}
 

@@ -1,4 +1,4 @@
-"""What the detector reports of movers: each fault by hand, by its statistics, or against a plain NumPy reference."""
+"""Movers as the detector reports them: each fault by hand, by its statistics, or against a plain NumPy reference."""
 
 from __future__ import annotations
 

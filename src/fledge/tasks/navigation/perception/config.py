@@ -15,8 +15,8 @@ class PerceptionConfig:
     """Faults of detector, LiDAR and odometry. The defaults are perfect perception."""
 
     vary: float = setting(0.0, at_least=0, at_most=1, resume="restart")
-    """Share by which episodes differ: each draws every level below (not times, switches and the view) from its setting
-    down to (1 - vary) times it. 0: the settings themselves."""
+    """Share by which episodes differ: each draws rates, delays, errors and drift from (1 - vary) times their setting up to
+    the setting. 0: the settings themselves."""
     miss_rate: float = setting(0.0, at_least=0, at_most=0.95, resume="restart")
     """Probability that the detector misses a mover in a frame."""
     lose_rate: float = setting(0.0, at_least=0, at_most=10, resume="restart")
