@@ -64,6 +64,11 @@ class TrainingState:
         torch.manual_seed(derive_seed(cfg.seed, Purpose.WEIGHTS))
         self.description = self.task.policy.describe(self.task, cfg.learner.policy_form, cfg.env, cfg.policy)
         self.policy = self.task.policy.build(self.description).to(self.device)
+        if cfg.compile and self.policy.hidden_size:
+            raise ConfigError(
+                f"compile=true does not work with a recurrent policy: leave it out, or set policy.gru_size=0 (it is "
+                f"{self.policy.hidden_size})."
+            )
         if cfg.compile:
             self.policy.compile()
         self.learner = make_learner(cfg, self.policy, ranks)
@@ -289,6 +294,11 @@ def make_learner(cfg: TrainConfig, policy: LearnedPolicy, ranks: Ranks) -> Learn
         needed = POLICY_CLASSES[kind.policy_form].__name__
         raise ConfigError(
             f"algo={cfg.algo} needs a {needed}, but the policy is a {type(policy).__name__}: change algo."
+        )
+    if policy.hidden_size and not kind.supports_recurrent:
+        raise ConfigError(
+            f"algo={cfg.algo} does not train recurrent policies (its Learner.supports_recurrent is False): set "
+            "policy.gru_size=0, or use algo=ppo."
         )
     own = cfg.algo_settings
     if cfg.off_policy:
