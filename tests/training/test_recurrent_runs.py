@@ -1,4 +1,4 @@
-"""Runs of recurrent policies: exact resume in every mode and task, use of the policy, wrong uses, and a task that needs memory."""
+"""Runs of recurrent policies: exact resume in every mode and task, use, wrong uses, and a task that needs memory."""
 
 from __future__ import annotations
 

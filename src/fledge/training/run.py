@@ -39,7 +39,7 @@ from fledge.tasks.base import Task, check_env
 from fledge.tasks.registry import find_task
 from fledge.training.config import RENAMED, CollectMode, TrainConfig
 from fledge.training.curriculum import make_curriculum
-from fledge.training.learner_checks import check_report, check_state, learner_error
+from fledge.training.learner_checks import check_recurrent, check_report, check_state, learner_error
 from fledge.training.live import FrameCapture, RecordingWrapper
 from fledge.training.rank_parts import RankParts
 from fledge.training.ranks import Ranks
@@ -64,11 +64,6 @@ class TrainingState:
         torch.manual_seed(derive_seed(cfg.seed, Purpose.WEIGHTS))
         self.description = self.task.policy.describe(self.task, cfg.learner.policy_form, cfg.env, cfg.policy)
         self.policy = self.task.policy.build(self.description).to(self.device)
-        if cfg.compile and self.policy.hidden_size:
-            raise ConfigError(
-                f"compile=true does not work with a recurrent policy: leave it out, or set policy.gru_size=0 (it is "
-                f"{self.policy.hidden_size})."
-            )
         if cfg.compile:
             self.policy.compile()
         self.learner = make_learner(cfg, self.policy, ranks)
@@ -295,11 +290,7 @@ def make_learner(cfg: TrainConfig, policy: LearnedPolicy, ranks: Ranks) -> Learn
         raise ConfigError(
             f"algo={cfg.algo} needs a {needed}, but the policy is a {type(policy).__name__}: change algo."
         )
-    if policy.hidden_size and not kind.supports_recurrent:
-        raise ConfigError(
-            f"algo={cfg.algo} does not train recurrent policies (its Learner.supports_recurrent is False): set "
-            "policy.gru_size=0, or use algo=ppo."
-        )
+    check_recurrent(policy, kind, cfg.algo, cfg.compile)
     own = cfg.algo_settings
     if cfg.off_policy:
         return kind(policy, own, cfg.replay, make_buffer(cfg, ranks, policy, own.gamma), ranks.size)
