@@ -37,6 +37,8 @@ class Pilot:
         self.to_goal_frame = np.array([[dx, dy, 0], [-dy, dx, 0], [0, 0, 1]])  # fixed for the whole flight
         self.planner = make_planner(self.contract)
         self.last_action: np.ndarray | None = None
+        memory = self.contract.get("memory")  # of a recurrent policy: zeros when the flight begins
+        self.memory = None if memory is None else np.zeros((1, *memory["shape"]), np.float32)
 
     def command(
         self, points: np.ndarray, pos: np.ndarray, vel: np.ndarray, yaw: float, movers: np.ndarray = NO_MOVERS
@@ -59,8 +61,11 @@ class Pilot:
             yaw_in_goal_frame = (yaw - self.angle + np.pi) % (2 * np.pi) - np.pi
             pose = np.array([[pos[2], yaw_in_goal_frame]], np.float32)
             inputs["plan"] = self.planner.read({**inputs, "pose": pose}, self.last_action).numpy()
-        actions = self.session.run(["action"], {name: inputs[name] for name in self.contract["inputs"]})[0]
+        if self.memory is not None:
+            inputs["state_in"] = self.memory
+        actions, *after = self.session.run(self.contract["outputs"], {k: inputs[k] for k in self.contract["inputs"]})
         self.last_action, action = actions, actions[0]
+        self.memory = after[0] if after else None
         return ((2.0 * action - 1.0) * self.contract["speed_limit_m_s"]) @ self.to_goal_frame
 
     def turn(self, vector: np.ndarray) -> np.ndarray:
@@ -99,8 +104,8 @@ class Pilot:
 
 def make_planner(contract: dict[str, Any]) -> Any:
     """Return the planner that computes the input `plan`, None if the policy does not read one."""
-    missing = {*contract["inputs"]} - {"state", "lidar", "dynamic_obstacle"}
-    if missing - {"plan"} or contract["outputs"] != ["action"]:
+    missing = {*contract["inputs"]} - {"state", "lidar", "dynamic_obstacle", "state_in"}
+    if missing - {"plan"} or contract["outputs"] not in (["action"], ["action", "state_out"]):
         raise SystemExit(
             "This example flies policies that read state, lidar, dynamic_obstacle and plan and put out a velocity action; "
             f"this file reads {', '.join(contract['inputs'])} and puts out {', '.join(contract['outputs'])}."

@@ -18,12 +18,14 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from fledge.agents.export import export_agent
 from fledge.cli import main
 from fledge.core.code import find_object
 from fledge.envs.placement import EnvPlacement
 from fledge.evaluation.env_config import eval_env
 from fledge.evaluation.export import export_policy
 from fledge.tasks.navigation.env import NavigationEnv
+from fledge.tasks.navigation.networks.feature_policy import FeaturePolicy
 from fledge.tasks.navigation.planner.reader import PlanReader
 from fledge.tasks.policy_loader import LoadedPolicy, load_policy
 
@@ -132,6 +134,31 @@ def test_the_example_sees_and_commands_what_the_policy_does_in_the_env(
     env.close()
     assert hits > 1000, "the flights met too little to compare"
     assert met > 20
+
+
+def test_the_example_hands_a_recurrent_policy_its_memory(deploy: Any, policy: LoadedPolicy, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = FeaturePolicy(hidden=(16,), gru_size=8).eval()
+    with torch.no_grad():
+        network.head.layer.weight *= 100.0  # so that the memory shows in the command
+    export_agent(network, tmp_path / "policy.onnx", policy.task.contract(make_env(policy).cfg))
+    rng = np.random.default_rng(0)
+    flights = [deploy.Pilot(str(tmp_path / "policy.onnx"), np.zeros(3), np.array([20.0, 0.0, 0.0])) for _ in range(2)]
+    places = [(rng.normal(size=(50, 3)), np.array([1.0, 0.2 * t, 1.5]), rng.normal(size=3)) for t in range(5)]
+    for cloud, pos, vel in places:
+        command = flights[0].command(pos + cloud, pos, vel, 0.0)
+        state = {
+            "state": [*flights[0].turn(deploy.unit(flights[0].goal - pos)), *(flights[0].goal - pos)[[0, 2]], *vel]
+        }
+        state["state"][3] = np.hypot(*(flights[0].goal - pos)[:2])
+        obs = {**state, "lidar": flights[0].scan(cloud, 0.0)[None], "dynamic_obstacle": np.zeros((1, 5, 10))}
+        action = network.act(
+            {name: torch.tensor(np.array(value), dtype=torch.float32)[None] for name, value in obs.items()}
+        )
+        limit = flights[0].contract["speed_limit_m_s"]
+        np.testing.assert_allclose(command, (2.0 * action[0].numpy() - 1.0) * limit, atol=1e-4)
+    cloud, pos, vel = places[-1]
+    assert np.abs(flights[1].command(pos + cloud, pos, vel, 0.0) - command).max() > 1e-3  # begins without a memory
 
 
 def test_the_example_flies_as_well_as_the_policy_in_the_env(

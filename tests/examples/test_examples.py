@@ -22,6 +22,7 @@ TESTED = {
     "deploy",
     "hover",
     "read_checkpoint",
+    "remember",
     "checkpoint_saver",
     "demo",
     "replay_buffer",

@@ -78,7 +78,7 @@ def test_a_learner_of_stale_rollouts_stays_close_to_its_present_weights() -> Non
     assert plain.update(rollout.clone())["kl"] > 0.01
     torch.manual_seed(1)
     assert stale.update(rollout.clone())["kl"] == pytest.approx(0.0, abs=1e-5)  # one step: measured before it
-    density, value, following = stale._evaluate_again(rollout)
+    density, value, following, _ = stale._evaluate_again(rollout)
     assert not torch.allclose(density, rollout["log_prob"])
     ended = rollout["terminated"] | rollout["truncated"]
     torch.testing.assert_close(following[:-1][~ended[:-1]], value[1:][~ended[:-1]])

@@ -57,9 +57,11 @@ def flat(state: object, path: str = "") -> dict[str, object]:
     return {path: state}
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_killed_league_goes_on_bit_for_bit(tmp_path: Path, ranks: int) -> None:
-    asked = ["aircombat", "--preset", "", *WORDS, f"ranks={ranks}", "--folder"]
+@pytest.mark.parametrize(
+    ("ranks", "memory"), [(1, 0), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((2, 0), (1, 8), (2, 8)))]
+)
+def test_a_killed_league_goes_on_bit_for_bit(tmp_path: Path, ranks: int, memory: int) -> None:
+    asked = ["aircombat", "--preset", "", *WORDS, f"ranks={ranks}", f"policy.gru_size={memory}", "--folder"]
     done = subprocess.run(command(*asked, str(tmp_path / "straight")), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     killed = tmp_path / "killed"

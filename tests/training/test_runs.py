@@ -72,7 +72,13 @@ def assert_same(a: Path, b: Path) -> None:
 
 KILLED = [("algo=ppo", 1)]
 KILLED_SLOWLY = [("algo=ppo", 2), ("algo=sac", 1), ("algo=sac", 2), ("algo=td3", 1), ("algo=dqn", 1)]
-KILLED_SLOWLY += [("collect.mode=pipelined", 1), ("collect.mode=halves", 1), ("collect.mode=halves", 2)]
+KILLED_SLOWLY += [
+    ("policy.gru_size=8", 1),
+    ("policy.gru_size=8", 2),
+    ("collect.mode=pipelined", 1),
+    ("collect.mode=halves", 1),
+    ("collect.mode=halves", 2),
+]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from fledge.core.errors import ConfigError
 from fledge.core.random import Purpose, derive_seed
 
+STATE_IN, STATE_OUT = "state_in", "state_out"  # a recurrent policy's hidden state in exported files
 Obs = Mapping[str, Tensor]
 Action = Tensor | dict[str, Tensor]
 
@@ -37,6 +38,8 @@ class BaseAgent(nn.Module):
     """Name of the task that it is written for, if it is loaded by name alone; empty: any task."""
     about: str = ""
     """One sentence about a published policy, which is shown below its results."""
+    hidden_size: int = 0
+    """Width of a recurrent policy's hidden state (`agents.recurrent`); 0 for all other agents."""
 
     def __init__(self, num_envs: int | str | torch.device = 1, device: str | torch.device = "cpu") -> None:
         super().__init__()
@@ -93,17 +96,27 @@ class BaseAgent(nn.Module):
     # ---- export to other programs ---------------------------------------------------------------------------------
 
     outputs: tuple[str, ...] = ("action",)
-    """Names of an exported file's outputs."""
+    """Names of an exported file's outputs, without a recurrent policy's state."""
+
+    @property
+    def export_inputs(self) -> tuple[str, ...]:
+        """Names of an exported file's inputs: the observations, and a recurrent policy's state."""
+        return (*self.observes, STATE_IN) if self.hidden_size else self.observes
+
+    @property
+    def export_outputs(self) -> tuple[str, ...]:
+        """Names of an exported file's outputs: `outputs`, and a recurrent policy's next state."""
+        return (*self.outputs, STATE_OUT) if self.hidden_size else self.outputs
 
     def respond(self, obs: Obs) -> tuple[Tensor, ...]:
-        """Return the tensors that an exported file outputs (named in `outputs`) for a batch of observations.
+        """Return the tensors that an exported file outputs (`export_outputs`) for a batch of its inputs (`export_inputs`).
 
         Actions are without exploration.
         """
         raise NotImplementedError
 
     def exported(self) -> nn.Module:
-        """Return a module that maps the observations in `observes`, in that order, to a tuple of the tensors in `outputs`."""
+        """Return a module that maps `export_inputs`, in that order, to a tuple of `export_outputs`."""
         if type(self).respond is BaseAgent.respond:
             raise ConfigError(f"{self.get_name()} has no weights to export: choose a trained policy.")
         return Exported(self)
@@ -121,4 +134,4 @@ class Exported(nn.Module):
         self.agent = agent
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return self.agent.respond(dict(zip(self.agent.observes, tensors, strict=True)))
+        return self.agent.respond(dict(zip(self.agent.export_inputs, tensors, strict=True)))

@@ -1,7 +1,8 @@
 """Policies for other programs: ONNX and TorchScript files that map observations to an action, checked for parity.
 
 The policy defines inputs and outputs (`BaseAgent.observes`, `outputs`, `exported`, `example_inputs`). The task defines their
-meaning: its contract (`Task.contract`) is stored in the file as JSON.
+meaning: its contract (`Task.contract`) is stored in the file as JSON. The file of a recurrent policy also has the input
+`state_in` and the output `state_out`, which the contract explains under `memory`.
 
     .onnx    metadata "contract": session.get_modelmeta().custom_metadata_map["contract"]
     .ts      extra file "contract.json": torch.jit.load(path, _extra_files={"contract.json": ""})
@@ -22,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fledge.agents.base import BaseAgent
+from fledge.agents.base import STATE_IN, STATE_OUT, BaseAgent
 from fledge.core.errors import ConfigError, FledgeError
 from fledge.core.extras import extra
 from fledge.core.machine import package_version
@@ -40,7 +41,7 @@ def export_agent(agent: BaseAgent, path: Path, contract: Mapping[str, Any] | Non
         ending = path.suffix or "nothing"
         raise ConfigError(f"{path.name} ends in {ending}, but must end in .onnx or .ts (TorchScript), or .fledge.")
     module = agent.exported().eval()
-    inputs = {name: agent.example_inputs(4)[name] for name in agent.observes}
+    inputs = examples(agent, 4)
     path.parent.mkdir(parents=True, exist_ok=True)
     told = contract_of(agent, contract or {})
     if path.suffix == ".ts":
@@ -48,7 +49,7 @@ def export_agent(agent: BaseAgent, path: Path, contract: Mapping[str, Any] | Non
             traced = torch.jit.trace(module, tuple(inputs.values()))
             path.write_bytes(traced.save_to_buffer(_extra_files={"contract.json": json.dumps(told)}))
     else:
-        write_onnx(module, inputs, agent.outputs, path, json.dumps(told))
+        write_onnx(module, inputs, agent.export_outputs, path, json.dumps(told))
     error = parity(agent, module, path)
     if not error <= TOLERANCE:
         path.unlink()
@@ -56,7 +57,7 @@ def export_agent(agent: BaseAgent, path: Path, contract: Mapping[str, Any] | Non
             f"The actions of {path.name} differ from the policy's by {error:.2e}, more than {TOLERANCE:.0e}, so it was "
             "removed: export to the other format (.onnx or .ts)."
         )
-    names = {"inputs": list(agent.observes), "outputs": list(agent.outputs)}
+    names = {"inputs": list(agent.export_inputs), "outputs": list(agent.export_outputs)}
     return {"file": str(path), "bytes": path.stat().st_size, "max_difference": error, **names, "contract": told}
 
 
@@ -65,9 +66,18 @@ def contract_of(agent: BaseAgent, contract: Mapping[str, Any]) -> dict[str, Any]
     told = {
         "fledge": package_version("fledge"),
         **contract,
-        "inputs": list(agent.observes),
-        "outputs": list(agent.outputs),
+        "inputs": list(agent.export_inputs),
+        "outputs": list(agent.export_outputs),
     }
+    if agent.hidden_size:
+        told["memory"] = {
+            "input": STATE_IN,
+            "output": STATE_OUT,
+            "shape": [agent.hidden_size],
+            "dtype": "float32",
+            "doc": f"the policy's memory: pass zeros as {STATE_IN} at the first decision of an episode, then the {STATE_OUT} "
+            "of the decision before",
+        }
     if "observation" in told:
         told["observation"] = {name: told["observation"][name] for name in agent.observes}
     return told
@@ -78,15 +88,19 @@ def write_golden(agent: BaseAgent, file: Path, observed: Mapping[str, Tensor], p
 
     Arrays have the names of the file's inputs and outputs, with one row per case. Returns the number of cases. If the
     exported file gives different actions, raise FledgeError and write nothing.
+
+    Args:
+        observed: Values of the agent's `export_inputs`, [cases, ...]; for a recurrent policy also the state of each case.
     """
-    inputs = {name: observed[name].cpu() for name in agent.observes}
-    expected, error = compare(agent.exported().eval(), file, inputs, agent.outputs)
+    inputs = {name: observed[name].cpu() for name in agent.export_inputs}
+    expected, error = compare(agent.exported().eval(), file, inputs, agent.export_outputs)
     if not error <= TOLERANCE:
         raise FledgeError(
             f"{file} and the policy give different actions for the same observations: export the policy again."
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    arrays = {name: tensor.numpy() for name, tensor in inputs.items()} | dict(zip(agent.outputs, expected, strict=True))
+    arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in inputs.items()}
+    arrays |= dict(zip(agent.export_outputs, expected, strict=True))
     np.savez_compressed(path, **arrays)
     return len(expected[0])
 
@@ -115,9 +129,17 @@ def parity(agent: BaseAgent, module: nn.Module, path: Path) -> float:
 
     Both run on the agent's example inputs, in batches of 1, 7 and 512.
     """
-    batches = [agent.example_inputs(batch, seed=batch) for batch in (1, 7, 512)]
-    cases = [{name: every[name] for name in agent.observes} for every in batches]
-    return max(compare(module, path, inputs, agent.outputs)[1] for inputs in cases)
+    cases = [examples(agent, batch, seed=batch) for batch in (1, 7, 512)]
+    return max(compare(module, path, inputs, agent.export_outputs)[1] for inputs in cases)
+
+
+def examples(agent: BaseAgent, batch: int, seed: int = 0) -> dict[str, Tensor]:
+    """Return values of the agent's `export_inputs`, [batch, ...]: realistic observations and, if it has one, a state."""
+    every = agent.example_inputs(batch, seed)
+    if agent.hidden_size:
+        g = torch.Generator().manual_seed(seed)
+        every[STATE_IN] = torch.rand(batch, agent.hidden_size, generator=g) * 2.0 - 1.0
+    return {name: every[name] for name in agent.export_inputs}
 
 
 def compare(module: nn.Module, path: Path, inputs: dict[str, Tensor], names: Sequence[str]) -> tuple[list[Any], float]:

@@ -45,5 +45,10 @@ def export(
                 f"The input {name} is not a sensor reading: compute it from {sources} with {told['computed_by']} "
                 "(docs/guides/deploy.md)."
             )
+    if (memory := result.contract.get("memory")) is not None:
+        click.echo(
+            f"The policy is recurrent: pass zeros as {memory['input']} at the first decision of an episode, then the "
+            f"{memory['output']} of the decision before."
+        )
     if golden is not None:
         click.echo(f"{golden}: {result.figures['golden_cases']} cases to test it with")

@@ -6,6 +6,7 @@ Keys of a rollout ([T, N] time-major; off-policy collectors omit what they do no
     input             input of the network: `policy.encode(obs)`, [T, N, F]
     raw_action        the sampled action in the learner's form, before scaling and clipping, [T, N, A]
     action            the action passed to the env; a nested TensorDict if the action is a dict
+    hidden            state of a recurrent policy with which the decision began, [T, N, H] (`agents.recurrent`)
     log_prob          log-probability of `raw_action` under the policy that sampled it
     value             predicted value of obs, in reward units
     next_value        V(final_obs) where truncated, else V(next obs); ignored where terminated

@@ -4,6 +4,8 @@
 
 Step t - 1 of the env writes row t of `obs`. The step after the last row writes into the spare buffer, which becomes row 0 of
 the next rollout. A row cut to the slice's columns is contiguous, so the env writes into the rollout directly.
+
+The slice keeps the hidden states of a recurrent policy in its env, from rollout to rollout (`agents.recurrent`).
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ from torch import Tensor
 
 from fledge.agents.actor_critic import ActorCritic
 from fledge.collect.base import RESULTS
+from fledge.core.errors import ConfigError
 from fledge.envs.base import TensorEnv
 
-POLICY_KEYS = ("input", "raw_action", "action", "log_prob", "value", "next_value")
+POLICY_KEYS = ("input", "hidden", "raw_action", "action", "log_prob", "value", "next_value")
 
 
 @dataclass(frozen=True)
@@ -33,14 +36,21 @@ class Slot:
 
 
 class EnvSlice:
-    """One env and its columns of the rollout; `simulate_s` is the time spent in its steps, s."""
+    """One env and its columns of the rollout; `simulate_s` is the time spent in its steps, s.
 
-    def __init__(self, env: TensorEnv, first: int) -> None:
+    Args:
+        first: The slice's first column.
+        hidden_size: Width of the policy's hidden state; 0: it has none.
+    """
+
+    def __init__(self, env: TensorEnv, first: int, hidden_size: int = 0) -> None:
         self.env, self.columns = env, slice(first, first + env.num_envs)
         buffers = env.make_buffers()
         self.final, self.spare = buffers["final_obs"], buffers["obs"]
         self.begun = False
         self.simulate_s = 0.0
+        self.hidden = torch.zeros(env.num_envs, hidden_size, device=env.device) if hidden_size else None
+        """[n, H] state with which the next decisions begin; None for a policy without memory."""
 
     def slots(self, rollout: TensorDict) -> list[Slot]:
         """Return a slot per row of a rollout; they share one `final_obs` buffer if the rollout has no such entry."""
@@ -70,22 +80,36 @@ class EnvSlice:
         self.simulate_s += time.perf_counter() - begun
 
     def value_truncations(self, slot: Slot, policy: ActorCritic) -> None:
-        """Set next_value to V(final_obs) where an episode was truncated."""
+        """Set next_value to V(final_obs) where an episode was truncated; call it before `forget`."""
         if self.env.device.type == "cpu":
             index = slot.row["truncated"].nonzero().flatten()
             if len(index):
                 final = {k: v[index] for k, v in self.final.items()}
-                slot.row["next_value"][index] = policy.value(policy.encode(final))
+                hidden = None if self.hidden is None else self.hidden[index]
+                slot.row["next_value"][index] = policy.value(policy.encode(final), hidden)
         else:  # selecting rows would synchronise with the device; evaluating all rows does not
-            slot.row["next_value"].copy_(policy.value(policy.encode(self.final)))
+            slot.row["next_value"].copy_(policy.value(policy.encode(self.final), self.hidden))
+
+    def forget(self, slot: Slot) -> None:
+        """Clear the hidden states where an episode ended."""
+        if self.hidden is not None:
+            ended = slot.row["terminated"] | slot.row["truncated"]
+            self.hidden = self.hidden.masked_fill(ended[:, None], 0.0)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"env": self.env.state_dict(), "obs": {k: v.clone() for k, v in self.spare.items()}}
+        state = {"env": self.env.state_dict(), "obs": {k: v.clone() for k, v in self.spare.items()}}
+        return state if self.hidden is None else {**state, "hidden": self.hidden.clone()}
 
-    def load_state_dict(self, env: dict[str, Any], obs: dict[str, Tensor]) -> None:
-        self.env.load_state_dict(env)
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.env.load_state_dict(state["env"])
         for name, value in self.spare.items():
-            value.copy_(obs[name])
+            value.copy_(state["obs"][name])
+        if self.hidden is not None:
+            if "hidden" not in state:
+                raise ConfigError(
+                    "The state is of a collector whose policy has no memory, but this policy is recurrent."
+                )
+            self.hidden = state["hidden"].to(self.hidden.device).clone()
 
 
 def fill_next_value(slot: Slot, next_value: Tensor) -> None:

@@ -67,7 +67,7 @@ class ExperienceCollector(Collector):
         return {**self._env_slice.state_dict(), "frames": self._frames, "begun": self._env_slice.begun}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._env_slice.load_state_dict(state["env"], state["obs"])
+        self._env_slice.load_state_dict(state)
         self._frames, self._env_slice.begun = int(state["frames"]), bool(state["begun"])
 
     def shutdown(self) -> None:

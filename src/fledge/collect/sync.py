@@ -84,7 +84,7 @@ class SyncDataCollector(Collector):
         self.generator: torch.Generator | None = None
         self._rng_scope: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         edges = itertools.accumulate((e.num_envs for e in self.envs), initial=0)
-        self._env_slices = [EnvSlice(e, first) for e, first in zip(self.envs, edges, strict=False)]
+        self._env_slices = [EnvSlice(e, first, policy.hidden_size) for e, first in zip(self.envs, edges, strict=False)]
         self._current = 0
         self._rollouts = [self._allocate()]
 
@@ -111,8 +111,10 @@ class SyncDataCollector(Collector):
         rollout = {k: zeros(v) for k, v in one.items() if isinstance(v, Tensor)}
         rollout["obs"] = TensorDict({k: zeros(v) for k, v in one["obs"].items()}, [t, n])
         rollout["action"] = make_action_buffer(self.env.action_spec, (t, n), device)
-        for name, width in (("input", self.policy.inputs), ("raw_action", self.policy.head.width)):
-            rollout[name] = torch.zeros(t, n, width, device=device)
+        widths = {"input": self.policy.inputs, "raw_action": self.policy.head.width, "hidden": self.policy.hidden_size}
+        for name, width in widths.items():
+            if width or name != "hidden":
+                rollout[name] = torch.zeros(t, n, width, device=device)
         for name in ("log_prob", "value", "next_value"):
             rollout[name] = torch.zeros(t, n, device=device)
         data = TensorDict(rollout, [t, n])
@@ -158,19 +160,22 @@ class SyncDataCollector(Collector):
             for env_slice, rows in env_slices:
                 if t:
                     self._finish_step(env_slice, rows[t - 1])
-                self._act(rows[t], mean, std)
+                self._act(env_slice, rows[t], mean, std)
                 if t:
                     fill_next_value(rows[t - 1], rows[t].row["value"])
                 self._begin_step(env_slice, rows[t])
         for env_slice, rows in env_slices:
             self._finish_step(env_slice, rows[-1])
-            fill_next_value(rows[-1], self.policy.value(self.policy.encode(env_slice.spare)))
+            fill_next_value(rows[-1], self.policy.value(self.policy.encode(env_slice.spare), env_slice.hidden))
 
-    def _act(self, slot: Slot, mean: Tensor, std: Tensor) -> None:
+    def _act(self, env_slice: EnvSlice, slot: Slot, mean: Tensor, std: Tensor) -> None:
         """Compute the policy's entries of a row; `mean` and `std` convert the network's values to reward units."""
         row, head = slot.row, self.policy.head
         row["input"].copy_(self.policy.encode(slot.obs))
-        params, value = self.policy(row["input"])
+        params, value, hidden = self.policy.step(row["input"], env_slice.hidden)
+        if hidden is not None:
+            row["hidden"].copy_(env_slice.hidden)
+            env_slice.hidden = hidden
         if is_deterministic(self.deterministic):
             raw_action = head.mean(params)
         else:
@@ -186,6 +191,7 @@ class SyncDataCollector(Collector):
 
     def _finish_step(self, env_slice: EnvSlice, slot: Slot) -> None:
         env_slice.value_truncations(slot, self.policy)
+        env_slice.forget(slot)
 
     def __iter__(self) -> Iterator[TensorDict]:
         while self.total_frames < 0 or self._frames < self.total_frames:
@@ -203,20 +209,21 @@ class SyncDataCollector(Collector):
         """Return the state of envs and generator; the policy and torch's global random state are not included."""
         parts = [env_slice.state_dict() for env_slice in self._env_slices]
         state: dict[str, Any] = {"frames": self._frames, "begun": self._env_slices[0].begun}
-        for name in ("env", "obs"):
+        for name in parts[0]:
             state[name] = [part[name] for part in parts] if len(parts) > 1 else parts[0][name]
         return state if self.generator is None else {**state, "generator": self.generator.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue exactly from a `state_dict` of a collector with the same number of envs."""
-        parts = {k: state[k] if isinstance(state[k], list) else [state[k]] for k in ("env", "obs")}
+        names = [name for name in ("env", "obs", "hidden") if name in state]
+        parts = {k: state[k] if isinstance(state[k], list) else [state[k]] for k in names}
         if len(parts["env"]) != len(self._env_slices):
             saved, own = len(parts["env"]), len(self._env_slices)
             raise ConfigError(
                 f"The state needs a collector over {saved} envs, but this one has {own}: pass {saved} envs."
             )
-        for env_slice, env, obs in zip(self._env_slices, parts["env"], parts["obs"], strict=True):
-            env_slice.load_state_dict(env, obs)
+        for k, env_slice in enumerate(self._env_slices):
+            env_slice.load_state_dict({name: part[k] for name, part in parts.items()})
             env_slice.begun = bool(state["begun"])
         self._frames = int(state["frames"])
         if self.generator is not None and "generator" in state:

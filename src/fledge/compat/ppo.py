@@ -77,6 +77,11 @@ class PPO(ActorCritic):
                     "PPO needs observation_spec and action_spec: pass env.observation_spec, env.action_spec."
                 )
             network = _make_network(observation_spec, action_spec)
+        if network.hidden_size:
+            raise ConfigError(
+                "PPO got a recurrent network, but NavRL's loop passes no hidden states: use fledge.PPO or fledge.train, or a "
+                "network without memory (policy.gru_size=0)."
+            )
         self.network = network.to(device)
         self.cfg, self.num_minibatches = _read_config(cfg)
         self.learner = self.learner_class(self.network, self.cfg)

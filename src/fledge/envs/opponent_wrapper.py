@@ -4,7 +4,7 @@ Row i is episode i of an env whose rows share episodes in pairs (`group` is 2). 
 and the second in odd rows (numbered over all ranks), so that a policy learns both sides. With several opponents,
 each new episode draws one by weight, as a function of (seed, global index of the row, number of the episode), so the draw
 does not depend on threads and ranks. Opponents can be added and weights changed at any time; running episodes keep their
-opponents.
+opponents. The wrapper keeps the hidden states of recurrent opponents, one for each row, so envs can share an opponent.
 """
 
 from __future__ import annotations
@@ -31,6 +31,11 @@ class Opponent(Protocol):
     def reset(self, env_mask: Tensor | None = None) -> None: ...
     def episode_state(self) -> dict[str, Any]: ...
     def load_episode_state(self, state: Mapping[str, Any]) -> None: ...
+
+
+def hidden_size_of(opponent: Any) -> int:
+    """Return the width of a recurrent opponent's hidden state (`BaseAgent.hidden_size`); 0 if it has none."""
+    return getattr(opponent, "hidden_size", 0)
 
 
 class OpponentWrapper(EnvWrapper):
@@ -62,6 +67,7 @@ class OpponentWrapper(EnvWrapper):
         self.opponent = torch.zeros(self.num_envs, dtype=torch.int64)  # index of each row's opponent
         self.episode = torch.full((self.num_envs,), -1, dtype=torch.int64)
         self.opponents: list[Opponent] = []
+        self.hidden: dict[int, Tensor] = {}  # states of the recurrent opponents by number, [num_envs, H]
         self.results = torch.zeros((0, max(both.outcomes) + 1), dtype=torch.int64)
         """Number of episodes that ended against each opponent, by the caller's outcome; see `take_results`."""
         self.set_opponents(opponents, weights)
@@ -87,6 +93,7 @@ class OpponentWrapper(EnvWrapper):
         if not all(np.isfinite(w) and w >= 0 for w in weights) or sum(weights) <= 0:
             raise InputError(f"The opponents' weights are {weights}, but must be 0 or more, with at least one above 0.")
         self.opponents = list(opponents)
+        self.hidden = {number: state for number, state in self.hidden.items() if hidden_size_of(opponents[number])}
         self._edges = np.cumsum(np.asarray(weights, np.float64) / sum(weights))
         self._edges[-1] = np.inf  # 1 up to rounding
         new = torch.zeros((len(opponents) - len(self.results), self.results.shape[1]), dtype=torch.int64)
@@ -116,11 +123,10 @@ class OpponentWrapper(EnvWrapper):
         self._put(action, self.mine)
         met = [0] if len(self.opponents) == 1 else self.opponent.unique().tolist()
         for number in met:
-            rows = self.theirs if len(met) == 1 else self.theirs[(self.opponent == number).to(self.device)]
-            seen = {name: value[rows] for name, value in self._out["obs"].items()}
-            opponent = self.opponents[number]
-            acted = opponent.act(seen, True)
-            self.check_action(acted, f"Opponent {opponent.get_name()}: the action", len(rows))
+            chosen = slice(None) if len(met) == 1 else (self.opponent == number).to(self.device)
+            rows = self.theirs[chosen]
+            acted = self._ask(number, {name: value[rows] for name, value in self._out["obs"].items()}, chosen)
+            self.check_action(acted, f"Opponent {self.opponents[number].get_name()}: the action", len(rows))
             self._put(acted, rows)
         self.both.step(self._actions, dt, out=self._out)
         result = self._hand_out(out)
@@ -129,6 +135,16 @@ class OpponentWrapper(EnvWrapper):
             self._count(ended.cpu(), self._out["outcome"][self.mine].cpu())
             self._begin(ended)
         return result
+
+    def _ask(self, number: int, seen: Mapping[str, Tensor], chosen: Any) -> Any:
+        """Return an opponent's actions for the observations `seen` of the rows `chosen` (an index of [num_envs])."""
+        opponent: Any = self.opponents[number]
+        if not (size := hidden_size_of(opponent)):
+            return opponent.act(seen, True)
+        if number not in self.hidden:
+            self.hidden[number] = torch.zeros(self.num_envs, size, device=self.device)
+        acted, self.hidden[number][chosen] = opponent.act_with(seen, self.hidden[number][chosen], True)
+        return acted
 
     def _put(self, action: Any, rows: Tensor) -> None:
         if isinstance(action, Tensor):
@@ -145,6 +161,8 @@ class OpponentWrapper(EnvWrapper):
         """Draw opponents for the episodes that begin where the mask is true."""
         rows = mask.cpu().nonzero().flatten()
         self.episode[rows] += 1
+        for hidden in self.hidden.values():
+            hidden[mask.to(self.device)] = 0.0
         if len(self.opponents) == 1:
             self.opponents[0].reset(mask)
             return
@@ -170,7 +188,7 @@ class OpponentWrapper(EnvWrapper):
     # ---- state -------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        return {
+        state = {
             "both": self.both.state_dict(),
             "seen": {name: value.clone() for name, value in self._out["obs"].items()},
             "opponent": self.opponent.clone(),
@@ -179,6 +197,7 @@ class OpponentWrapper(EnvWrapper):
             "memories": [opponent.episode_state() for opponent in self.opponents],
             "begun": self._begun,
         }
+        return state | ({"hidden": {str(k): v.clone() for k, v in self.hidden.items()}} if self.hidden else {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state, to continue exactly from there.
@@ -186,7 +205,7 @@ class OpponentWrapper(EnvWrapper):
         Call `set_opponents` before, with the opponents that were set at the save, in the same order. More may follow them:
         an opponent may have joined the league before the save, although the env did not have it yet.
         """
-        self.check_state(state, self.state_dict())
+        self.check_state(state, [key for key in self.state_dict() if key != "hidden"])
         known = len(state["memories"])
         if known > len(self.opponents):
             raise InputError(
@@ -201,4 +220,5 @@ class OpponentWrapper(EnvWrapper):
         self.results.zero_()[:known].copy_(state["results"])
         for opponent, memory in zip(self.opponents, state["memories"], strict=False):
             opponent.load_episode_state(memory)
+        self.hidden = {int(k): v.to(self.device).clone() for k, v in state.get("hidden", {}).items()}
         self._begun = bool(state["begun"])

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fledge.agents.base import STATE_IN
 from fledge.agents.export import export_agent, write_golden
 from fledge.agents.policy_file import read_policy, write_policy
 from fledge.core.errors import ConfigError
@@ -129,15 +130,20 @@ def redescribe(description: Mapping[str, Any], overrides: Sequence[str], name: s
 def observe_flight(
     policy: LoadedPolicy, cfg: Any, envs: int = 8, samples: int = 16, every: int = 8
 ) -> dict[str, Tensor]:
-    """Return observations of the policy's flight in held-out envs: `samples` from each env, `every` decisions apart."""
+    """Return observations of the policy's flight in held-out envs: `samples` from each env, `every` decisions apart.
+
+    For a recurrent policy, also its state at these decisions.
+    """
+    agent, size = policy.agent, policy.agent.hidden_size
     made = policy.task.make_env(dataclasses.replace(cfg, num_envs=envs), EnvPlacement(seed=1, held_out=True))
     with contextlib.closing(made) as env:
-        check_fit(policy.agent, env)
+        check_fit(agent, env)
         out, seen = env.reset(), []
-        policy.agent.reset()
+        agent.reset()
         for step in range(samples * every):
             if step % every == 0:
-                seen.append({key: out["obs"][key].clone() for key in policy.agent.observes})
-            out = env.step(policy.agent.act(out["obs"]))
-            policy.agent.reset(out["terminated"] | out["truncated"])
-        return {key: torch.cat([sample[key] for sample in seen]) for key in policy.agent.observes}
+                seen.append({key: out["obs"][key].clone() for key in agent.observes})
+                seen[-1] |= {STATE_IN: agent.episode_state().get("hidden", torch.zeros(envs, size))} if size else {}
+            out = env.step(agent.act(out["obs"]))
+            agent.reset(out["terminated"] | out["truncated"])
+        return {key: torch.cat([sample[key] for sample in seen]) for key in agent.export_inputs}

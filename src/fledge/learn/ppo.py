@@ -3,6 +3,7 @@
 The collector owns the rollouts; PPO only reads these entries:
 
     input [T, N, F]   raw_action [T, N, A]   log_prob, value, next_value, reward, terminated, truncated [T, N]
+    hidden [T, N, H]  of a recurrent policy, whose minibatches are sequences (`learn.sequences`), not single decisions
 
 `value` and `next_value` are in reward units. Every rank learns from its own rollout; gradients, advantage statistics
 and value statistics are averaged over ranks, so all ranks hold the same weights at all times.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,11 +24,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fledge.agents.actor_critic import ActorCritic
+from fledge.agents.distributions import Params
 from fledge.core.errors import ConfigError, NumericsError
 from fledge.core.settings import check_settings, setting
 from fledge.learn.base import Learner, finite_report
 from fledge.learn.flat import FlatParameters, average_over_ranks, copy_optimizer
 from fledge.learn.returns import gae
+from fledge.learn.sequences import cut, cut_states, find_begins, sequence_length, take
 
 NEEDED = ("input", "log_prob", "value", "next_value", "reward", "terminated", "truncated")
 MAX_WEIGHT = 2.0  # largest weight of a sample whose action has become more likely since it was collected
@@ -50,6 +53,8 @@ class PPOConfig:
     """Number of learning passes over each rollout."""
     minibatch: int = setting(4096, at_least=1)
     """Samples per gradient step, over all ranks."""
+    sequence_length: int = setting(0, at_least=0)
+    """Decisions through which gradients of a recurrent policy (policy.gru_size) go back; 0: the whole rollout."""
     minibatch_final_scale: float = setting(1.0, above=0)
     """Factor by which `minibatch` grows until the end of training, linearly: 4 ends with four times the samples."""
     lr: float = setting(7e-4, above=0, below=1)
@@ -111,10 +116,17 @@ class PPO(Learner):
 
     config = PPOConfig
     corrects_stale = True
+    supports_recurrent = True
 
     def __init__(self, policy: ActorCritic, cfg: PPOConfig, ranks: int = 1, stale_policy: bool = False) -> None:
         check_settings(cfg, "ppo.")
         self.policy, self.cfg, self.ranks, self.stale_policy = policy, cfg, ranks, stale_policy
+        sequence_length(cfg.rollout_steps, cfg.sequence_length)  # raises if it does not divide the rollout
+        if cfg.sequence_length and not policy.hidden_size:
+            raise ConfigError(
+                f"ppo.sequence_length={cfg.sequence_length} works only with a recurrent policy: set policy.gru_size, or "
+                "leave ppo.sequence_length out."
+            )
         self.flat = FlatParameters(policy)
         self.clipped = [self.flat.part(m) for m in (policy.head, policy.critic)] if cfg.clip_heads else None
         device = self.flat.values.device
@@ -159,9 +171,10 @@ class PPO(Learner):
         cfg = self.cfg
         before = self.snapshot()
         log_prob, value, next_value = (rollout[name] for name in ("log_prob", "value", "next_value"))
+        hidden = rollout["hidden"] if self.policy.hidden_size else None
         weight = None
         if self.stale_policy:
-            log_prob, value, next_value = self._evaluate_again(rollout)
+            log_prob, value, next_value, hidden = self._evaluate_again(rollout)
             weight = (log_prob - rollout["log_prob"]).exp()
         self.schedule(progress)  # only now: the log-probabilities above need the spread before this update
         reward, terminated, truncated = (rollout[name] for name in ("reward", "terminated", "truncated"))
@@ -181,52 +194,78 @@ class PPO(Learner):
             advantage = (advantage - adv_mean) / ((adv_square - adv_mean**2).clamp(min=0).sqrt() + 1e-8)
         if weight is not None:
             advantage = advantage * weight.clamp(max=MAX_WEIGHT)
+        inputs = rollout["input"]
         batch = {
-            "input": rollout["input"].flatten(0, 1),
-            "raw_action": find_raw_action(rollout).flatten(0, 1),
-            "log_prob": log_prob.flatten(),
-            "advantage": advantage.flatten(),
-            "target": norm.normalize(target.flatten()),
-            "value": value.flatten(),
+            "input": inputs,
+            "raw_action": find_raw_action(rollout),
+            "log_prob": log_prob,
+            "advantage": advantage,
+            "target": norm.normalize(target),
+            "value": value,
         }
-        size = batch["log_prob"].numel()
         minibatch = int(cfg.minibatch * (1 + (cfg.minibatch_final_scale - 1) * progress))
-        part = max(1, min(minibatch // self.ranks, size))
         self._sums.zero_()
-        for _ in range(cfg.epochs):
-            order = torch.randperm(size, device=self.flat.values.device)
-            for first in range(0, size - part + 1, part):
-                index = order[first : first + part]
-                self._step({k: v.index_select(0, index) for k, v in batch.items()})
-        self.policy.learn_inputs(batch["input"], partial(average_over_ranks, ranks=self.ranks))
+        if hidden is None:
+            samples = {name: entry.flatten(0, 1) for name, entry in batch.items()}
+            size, part = log_prob.numel(), minibatch // self.ranks
+            self._learn(
+                lambda index: {name: entry.index_select(0, index) for name, entry in samples.items()}, size, part
+            )
+        else:
+            length = sequence_length(len(reward), cfg.sequence_length)
+            batch["begins"] = find_begins(terminated, truncated)
+            sequences, states = {name: cut(entry, length) for name, entry in batch.items()}, cut_states(hidden, length)
+            self._learn(partial(take, sequences, states), len(states), minibatch // self.ranks // length)
+        self.policy.learn_inputs(inputs.flatten(0, 1), partial(average_over_ranks, ranks=self.ranks))
         try:
             return self._report()
         except NumericsError as error:  # attach what `repeat` needs
             needed = {"raw_action": find_raw_action(rollout), **{name: rollout[name] for name in NEEDED}}
+            needed |= {"hidden": rollout["hidden"]} if self.policy.hidden_size else {}
             error.cause = {"learner": before, "rollout": needed, "progress": progress}
             raise
 
+    def _learn(self, pick: Callable[[Tensor], dict[str, Tensor]], size: int, part: int) -> None:
+        """Make the gradient steps of all epochs on minibatches of `part` of the `size` samples, which `pick` returns."""
+        part = max(1, min(part, size))
+        for _ in range(self.cfg.epochs):
+            order = torch.randperm(size, device=self.flat.values.device)
+            for first in range(0, size - part + 1, part):
+                self._step(pick(order[first : first + part]))
+
     @torch.no_grad()
-    def _evaluate_again(self, rollout: TensorDictBase) -> tuple[Tensor, Tensor, Tensor]:
+    def _evaluate_again(self, rollout: TensorDictBase) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Return log-probabilities, values and next values [T, N], computed with the present weights.
 
-        At the last step of an episode or of the rollout, the next value is the collected one.
+        At the last step of an episode or of the rollout, the next value is the collected one. The fourth result is the
+        hidden state with which each decision begins, [T, N, H]; None for a policy without memory.
         """
-        log_probs, values = [], []
-        for x, raw_action in zip(rollout["input"], find_raw_action(rollout), strict=True):
-            params, value = self.policy(x)
+        log_probs, values, states = list[Tensor](), list[Tensor](), list[Tensor]()
+        ended = rollout["terminated"] | rollout["truncated"]
+        hidden = rollout["hidden"][0] if self.policy.hidden_size else None
+        for t, (x, raw_action) in enumerate(zip(rollout["input"], find_raw_action(rollout), strict=True)):
+            if hidden is not None:
+                hidden = hidden.masked_fill(ended[t - 1][:, None], 0.0) if t else hidden
+                states.append(hidden)
+            params, value, hidden = self.policy.step(x, hidden)
             log_probs.append(self.policy.head.log_prob(params, raw_action))
             values.append(self.policy.value_norm.denormalize(value))
         value, next_value = torch.stack(values), rollout["next_value"].clone()
-        goes_on = ~(rollout["terminated"] | rollout["truncated"])[:-1]
-        next_value[:-1] = torch.where(goes_on, value[1:], next_value[:-1])
-        return torch.stack(log_probs), value, next_value
+        next_value[:-1] = torch.where(~ended[:-1], value[1:], next_value[:-1])
+        return torch.stack(log_probs), value, next_value, torch.stack(states) if states else None
+
+    def _evaluate(self, batch: dict[str, Tensor]) -> tuple[Params, Tensor]:
+        """Return action parameters and normalised values of a minibatch, [B, ...]."""
+        if not self.policy.hidden_size:
+            return self.policy(batch["input"])
+        params, value, _ = self.policy.unroll(batch["input"], batch["hidden"], batch["begins"])
+        return params, value
 
     def losses(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the loss of a minibatch, and its metrics: policy loss, value loss, entropy, KL divergence, clipped share."""
         cfg = self.cfg
         with torch.autocast("cuda", torch.bfloat16) if self.bf16 else contextlib.nullcontext():
-            params, value = self.policy(batch["input"])
+            params, value = self._evaluate(batch)
         params, value = tuple(p.float() for p in params), value.float()
         log_ratio = self.policy.head.log_prob(params, batch["raw_action"]) - batch["log_prob"]
         ratio = log_ratio.exp()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fledge.agents import build
 from fledge.agents.base import BaseAgent
 from fledge.agents.build import LearnedPolicy
+from fledge.agents.recurrent import RecurrentConfig
 from fledge.core.errors import ConfigError
 from fledge.core.settings import setting
 from fledge.core.specs import ActionSpec, TensorSpec
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class PolicyConfig:
+class PolicyConfig(RecurrentConfig):
     """Settings of the general networks."""
 
     hidden: list[int] = setting([64, 64], at_least=1, items=(1, None), resume="weights")
@@ -67,7 +68,8 @@ class PolicyFactory:
             ConfigError: if algorithm, network and env do not fit together.
         """
         observation, action = env_specs(task, env)
-        return build.describe(algo, observation, action, policy.hidden, policy.normalize, policy.beta)
+        memory = getattr(policy, "gru_size", 0)
+        return build.describe(algo, observation, action, policy.hidden, policy.normalize, policy.beta, memory)
 
     def build(self, description: Mapping[str, Any]) -> LearnedPolicy:
         """Build a new policy from its description."""

@@ -58,9 +58,13 @@ class SelfPlayOpponent(BaseAgent):
         super().__init__()
         self.weights = policy.state_dict
         self.copy: Any = copy.deepcopy(policy).eval().requires_grad_(False)
+        self.hidden_size = int(getattr(policy, "hidden_size", 0))
 
     def act(self, obs: Obs, deterministic: bool = True) -> Any:
         return self.copy.act(obs, deterministic=False)
+
+    def act_with(self, obs: Obs, hidden: Tensor | None, deterministic: bool = True) -> Any:
+        return self.copy.act_with(obs, hidden, deterministic=False)
 
 
 class LeagueCurriculum(Curriculum):

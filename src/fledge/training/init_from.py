@@ -55,6 +55,12 @@ def take_network(task: Task, cfg: TrainConfig, overrides: Sequence[str] = ()) ->
             )
         setattr(cfg.policy, key, value)
         taken.append(f"policy.{key}={shown}")
+    size = getattr(cfg.policy, "gru_size", 0)
+    if size and "gru_size" not in found:
+        raise ConfigError(
+            f"policy.gru_size is {size}, but the policy of init_from={cfg.init_from} has no memory: set policy.gru_size=0, "
+            "or leave init_from out."
+        )
     try:
         wanted = task.policy.describe(task, cfg.learner.policy_form, cfg.env, cfg.policy)
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""Checks of what a learner returns, as a user's own learner may break the contract of `learn/base.py`."""
+"""Checks of learners: what they can train, and what they return, as a user's own may break the contract of `learn/base.py`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,26 @@ import torch
 from torch import nn
 
 import fledge
-from fledge.core.errors import InputError, NumericsError
+from fledge.agents.base import BaseAgent
+from fledge.core.errors import ConfigError, InputError, NumericsError
+from fledge.learn.base import Learner
 from fledge.learn.registry import ALGORITHMS
 
 SHOW_ALL = "On the command line, --debug shows the traceback."
+
+
+def check_recurrent(policy: BaseAgent, learner: type[Learner], algo: str, is_compiled: bool) -> None:
+    """Raise ConfigError if a policy is recurrent, and the learner cannot train that or the policy is to be compiled."""
+    if policy.hidden_size and not learner.supports_recurrent:
+        raise ConfigError(
+            f"algo={algo} does not train recurrent policies (its Learner.supports_recurrent is False): set "
+            "policy.gru_size=0, or use algo=ppo."
+        )
+    if policy.hidden_size and is_compiled:
+        raise ConfigError(
+            f"compile=true does not work with a recurrent policy: leave it out, or set policy.gru_size=0 (it is "
+            f"{policy.hidden_size})."
+        )
 
 
 def check_state(state: Any, what: str, reserved: Collection[str] = ()) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from fledge.tasks.base import Task, check_env
 from fledge.tasks.registry import find_task
 from fledge.training.config import RENAMED, CollectMode, TrainConfig
 from fledge.training.curriculum import make_curriculum
-from fledge.training.learner_checks import check_report, check_state, learner_error
+from fledge.training.learner_checks import check_recurrent, check_report, check_state, learner_error
 from fledge.training.live import FrameCapture, RecordingWrapper
 from fledge.training.rank_parts import RankParts
 from fledge.training.ranks import Ranks
@@ -290,6 +290,7 @@ def make_learner(cfg: TrainConfig, policy: LearnedPolicy, ranks: Ranks) -> Learn
         raise ConfigError(
             f"algo={cfg.algo} needs a {needed}, but the policy is a {type(policy).__name__}: change algo."
         )
+    check_recurrent(policy, kind, cfg.algo, cfg.compile)
     own = cfg.algo_settings
     if cfg.off_policy:
         return kind(policy, own, cfg.replay, make_buffer(cfg, ranks, policy, own.gamma), ranks.size)

@@ -19,6 +19,7 @@ from fledge.core.errors import ConfigError, InputError
 from fledge.core.specs import TensorSpec
 from fledge.envs.placement import EnvPlacement
 from fledge.storage import Recording
+from fledge.tasks.aircombat.policy import DuelPolicy
 from fledge.tasks.policy_loader import make_pilot
 from fledge.tasks.view.controls import Control, command_of, controls_of, without_buttons
 
@@ -74,6 +75,25 @@ def test_going_back_and_on_is_the_same_fight_bit_for_bit(fights: Any) -> None:
     assert fight.over == ending
     fight.rewind(0)
     assert np.array_equal(fly(fight), before)
+
+
+def test_a_recurrent_pilot_goes_back_with_its_memory(fights: Any) -> None:
+    fight = fights("placeholder", "placeholder")
+    spec = TASK.make_env(fight.cfg, EnvPlacement(num_threads=1))
+    torch.manual_seed(0)
+    policy = DuelPolicy(fight.cfg.missile.carried, True, spec.action_spec, (16,), 8, gru_size=5).eval()
+    spec.close()
+    with torch.no_grad():
+        policy.head.heads["rudder"].layer.weight *= 100.0  # so that the memory shows in the flight
+    fight.sit(0, Seat("recurrent", policy, 0.5))
+    seen = fly(fight, 400)
+    fight.rewind(333)
+    assert np.array_equal(seen, fly(fight, 67))
+    fight.rewind(100)
+    policy.reset()  # as if it were not part of the fight
+    assert not np.array_equal(seen, fly(fight, 300))
+    fight.rewind(0)
+    assert np.array_equal(seen, fly(fight, 400))
 
 
 def test_a_taken_over_fight_goes_on_from_its_moment(fights: Any) -> None:

@@ -1,6 +1,7 @@
 """The duel as the house sees it: both views keep the contract of TensorEnv."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from fledge.envs.placement import EnvPlacement
 from fledge.tasks.aircombat.config import ActionForm, AircombatConfig, Scenario
 from fledge.tasks.aircombat.env import AircombatEnv
 from fledge.tasks.aircombat.pilots import PlaceholderPilot, RandomPilot
+from fledge.tasks.aircombat.policy import DuelPolicy
 from fledge.tasks.registry import find_task
 
 
@@ -170,3 +172,62 @@ def test_opponents_may_be_added_but_not_lost() -> None:
         other.load_state_dict(state)
     env.close()
     other.close()
+
+
+# ---- recurrent opponents ---------------------------------------------------------------------------------------------
+
+
+def recurrent(size: int, seed: int = 0) -> Any:
+    torch.manual_seed(seed)
+    duel = AircombatEnv(settings(2), seed=2, num_threads=1)
+    policy = DuelPolicy(duel.cfg.missile.carried, False, duel.action_spec, (16,), 8, gru_size=size).eval()
+    duel.close()
+    with torch.no_grad():
+        policy.head.heads["rudder"].layer.weight *= 100.0  # so that the memory shows in the actions
+    return policy
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_recurrent_opponent_remembers_each_row_from_the_beginning_of_its_episode(count: int) -> None:
+    """Against each row on its own: its opponent, and a state that is cleared with the row's episode."""
+    opponents = [recurrent(5), recurrent(7, 1), recurrent(5, 2)][:count]
+    env = versus(settings(10, max_episode_s=6.0), *opponents)
+    env.reset()
+    states = [torch.zeros(1, opponents[int(k)].hidden_size) for k in env.opponent]
+    idle = {"rudder": torch.zeros(10), "throttle": torch.ones(10), "fire": torch.zeros(10, dtype=torch.int64)}
+    drawn, episodes = set(), 0
+    for _ in range(15):
+        seen, expected = {k: v[env.theirs].clone() for k, v in env._out["obs"].items()}, []
+        drawn |= {*env.opponent.tolist()}
+        for row in range(10):
+            opponent = opponents[int(env.opponent[row])]
+            action, states[row] = opponent.act_with({k: v[row : row + 1] for k, v in seen.items()}, states[row])
+            expected.append(action["rudder"])
+        out = env.step(idle)
+        torch.testing.assert_close(env._actions["rudder"][env.theirs], torch.cat(expected), rtol=1e-4, atol=1e-5)
+        for row in (out["terminated"] | out["truncated"]).nonzero().flatten().tolist():
+            states[row], episodes = torch.zeros(1, opponents[int(env.opponent[row])].hidden_size), episodes + 1
+    assert drawn == set(range(count))
+    assert episodes > 10
+    env.close()
+
+
+def test_two_envs_can_share_a_recurrent_opponent_and_each_resumes_with_its_own_states() -> None:
+    opponent = recurrent(5)
+    first, second = versus(settings(4), opponent), versus(settings(4), opponent, env_offset=4)
+    idle = {"rudder": torch.zeros(4), "throttle": torch.ones(4), "fire": torch.zeros(4, dtype=torch.int64)}
+    for env in (first, second):
+        env.reset()
+    for _ in range(3):
+        first.step(idle)
+    second.step(idle)
+    assert not torch.equal(first.hidden[0], second.hidden[0])
+    saved = first.state_dict()
+    ours = [first.step(idle)["obs"]["state"].clone() for _ in range(4)]
+    other = versus(settings(4), opponent)
+    other.load_state_dict(saved)
+    assert all(torch.equal(each, other.step(idle)["obs"]["state"]) for each in ours)
+    first.set_opponents([PlaceholderPilot()])
+    assert not first.hidden
+    for env in (first, second, other):
+        env.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+from fledge.agents.recurrent import RecurrentConfig
 from fledge.core.errors import ConfigError
 from fledge.core.settings import setting
 
@@ -149,7 +150,7 @@ class AircombatConfig:
 
 
 @dataclass
-class AircombatPolicyConfig:
+class AircombatPolicyConfig(RecurrentConfig):
     """Settings of the policy's network."""
 
     hidden: list[int] = setting([256, 128], at_least=1, items=(1, None), resume="weights")

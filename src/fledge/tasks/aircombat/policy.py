@@ -3,6 +3,7 @@
 Input of the network:
 
 x = [ state | missiles 2 S x columns | spacetime, if observed | extra observations | mask ]        [B, inputs]
+z = [ state | spacetime | extra observations | pooled own missiles | pooled incoming missiles ]    features
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from fledge.agents.base import Obs
 from fledge.agents.distributions import CategoricalHead, MixedHead, Params, make_head
 from fledge.agents.mlp import mlp, value_layer
 from fledge.agents.observations import Flattener
+from fledge.agents.recurrent import describe_memory
 from fledge.core.errors import ConfigError, FormatError
 from fledge.core.specs import ActionSpec, TensorSpec, describe_spec, spec_from
 from fledge.tasks.aircombat.observations import Missile, Spacetime, State
@@ -56,6 +58,7 @@ class DuelPolicy(ActorCritic):
         pool: Pooling over missiles: "max" or "attention".
         within_r_max: Mask shots from beyond R_max, the largest range at which a shot kills a target that holds its course.
         extra: Observations that a subclass of the env adds.
+        gru_size: Width of the policy's memory; 0: none.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class DuelPolicy(ActorCritic):
         pool: str = "max",
         within_r_max: bool = False,
         extra: Mapping[str, TensorSpec] | None = None,
+        gru_size: int = 0,
     ) -> None:
         super().__init__()
         if pool not in POOLS:
@@ -81,7 +85,7 @@ class DuelPolicy(ActorCritic):
         self.own, self.incoming = MissilePool(tokens, pool), MissilePool(tokens, pool)
         more = self.extra.inputs if self.extra else 0
         self.plain = len(State) + (len(Spacetime) if spacetime else 0) + more
-        self.trunk = mlp(self.plain + 2 * tokens, hidden)
+        self.trunk = mlp(self.add_memory(self.plain + 2 * tokens, gru_size), hidden)
         self.head = make_head(hidden[-1], action)
         self.critic = value_layer(hidden[-1])
         self.widths = [len(State), 2 * slots * len(Missile), self.plain - len(State), self.head.masks]
@@ -102,13 +106,17 @@ class DuelPolicy(ActorCritic):
         parts += [self.extra(obs)] if self.extra else []
         return torch.cat([*parts, obs["mask"].flatten(1).float()], dim=-1)
 
-    def forward(self, x: Tensor) -> tuple[Params, Tensor]:
-        state, missiles, graph, mask = x.split(self.widths, dim=-1)
+    def features(self, x: Tensor) -> Tensor:
+        state, missiles, graph, _ = x.split(self.widths, dim=-1)
+        own, incoming = missiles.unflatten(-1, (2 * self.slots, len(Missile))).chunk(2, dim=1)
+        return torch.cat([state, graph, self.own(own), self.incoming(incoming)], dim=-1)
+
+    def decide(self, x: Tensor, z: Tensor) -> tuple[Params, Tensor]:
+        *_, graph, mask = x.split(self.widths, dim=-1)
         if self.within_r_max:
             within = graph[:, OVER_R_MAX, None, None] <= 1.0
             mask = torch.cat([mask[:, 0::2, None], mask[:, 1::2, None] * within], -1).flatten(1)
-        own, incoming = missiles.unflatten(-1, (2 * self.slots, len(Missile))).chunk(2, dim=1)
-        h = self.trunk(torch.cat([state, graph, self.own(own), self.incoming(incoming)], dim=-1))
+        h = self.trunk(z)
         return self.head(h, mask), self.critic(h).squeeze(-1)
 
     def example_inputs(self, batch: int, seed: int = 0) -> dict[str, Tensor]:
@@ -138,6 +146,7 @@ def describe_duel_policy(
         "tokens": policy.tokens,
         "pool": policy.pool,
         "within_r_max": policy.within_r_max,
+        **describe_memory("ppo", policy.gru_size),
         **({"extra": describe_spec(extra)} if extra else {}),
     }
 
@@ -147,11 +156,11 @@ def build_duel_policy(description: Mapping[str, Any]) -> DuelPolicy:
     try:
         slots, spacetime, tokens = int(description["slots"]), bool(description["spacetime"]), int(description["tokens"])
         hidden, pool = [int(width) for width in description["hidden"]], str(description["pool"])
-        within = bool(description.get("within_r_max", False))
+        within, gru_size = bool(description.get("within_r_max", False)), int(description.get("gru_size", 0))
         action = spec_from(description["action"])
         extra: Any = spec_from(description["extra"]) if "extra" in description else None
     except (KeyError, TypeError, ValueError) as error:
         raise FormatError(
             f"The description of a duel policy is damaged: {description!r}. Use another policy file."
         ) from error
-    return DuelPolicy(slots, spacetime, action, hidden, tokens, pool, within, extra)
+    return DuelPolicy(slots, spacetime, action, hidden, tokens, pool, within, extra, gru_size)

@@ -45,7 +45,7 @@ class DuelPolicies(PolicyFactory):
     def describe(self, task: Task, algo: str, env: AircombatConfig, policy: AircombatPolicyConfig) -> dict[str, Any]:
         observation, action = env_specs(task, dataclasses.replace(env, opponent=""))  # the same against any opponent
         if algo != "ppo":
-            return build.describe(algo, observation, action, policy.hidden)
+            return build.describe(algo, observation, action, policy.hidden, gru_size=policy.gru_size)
         extra = {name: spec for name, spec in observation.items() if name not in DECLARED}
         return describe_duel_policy(env.missile.carried, env.spacetime and policy.spacetime, action, policy, extra)
 

@@ -6,6 +6,7 @@ import enum
 import math
 from dataclasses import dataclass, field, replace
 
+from fledge.agents.recurrent import RecurrentConfig
 from fledge.core.errors import ConfigError
 from fledge.core.settings import setting
 from fledge.tasks.navigation.perception.config import PerceptionConfig
@@ -258,7 +259,7 @@ class PolicyKind(enum.Enum):
 
 
 @dataclass
-class NavigationPolicyConfig:
+class NavigationPolicyConfig(RecurrentConfig):
     """Settings of the policy's network."""
 
     kind: PolicyKind = setting(PolicyKind.features, resume="weights")

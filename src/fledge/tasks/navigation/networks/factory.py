@@ -10,6 +10,7 @@ from typing import Any
 
 from fledge.agents.base import BaseAgent
 from fledge.agents.build import LearnedPolicy
+from fledge.agents.recurrent import describe_memory
 from fledge.core.errors import ConfigError, FormatError
 from fledge.core.overrides import from_plain
 from fledge.core.settings import flat_settings
@@ -42,7 +43,8 @@ class NavigationPolicies(PolicyFactory):
     {"kind": "features" | "navrl" | "squashed", "hidden": [256, 128], "lidar": [36, 4], "range_m": 4.0}
     {"kind": "planned", ... as above ..., "correction": 0.5}
     {"kind": "grid_q", "hidden": [256], "grid_size": 64, "headings": 16}
-    and, except for navrl and grid_q, optionally "extra": specs of the observations that a subclass of the env adds.
+    and, except for navrl and grid_q, optionally "extra": specs of the observations that a subclass of the env adds;
+    for features and planned also "gru_size": 128, the width of a memory.
     """
 
     config = NavigationPolicyConfig
@@ -52,6 +54,12 @@ class NavigationPolicies(PolicyFactory):
 
     def describe(self, task: Task, algo: str, env: NavigationConfig, policy: NavigationPolicyConfig) -> dict[str, Any]:
         headings, hidden = env.action_form is ActionForm.headings, list(policy.hidden)
+        memory = describe_memory(algo, policy.gru_size)
+        if memory and policy.kind is PolicyKind.navrl:
+            raise ConfigError(
+                f"policy.gru_size={policy.gru_size} does not fit policy.kind=navrl, whose network has no memory: set "
+                "policy.gru_size=0, or policy.kind=features or planned."
+            )
         if algo == "dqn":
             if not headings or not env.grid_map:
                 raise ConfigError("algo=dqn needs env.action_form=headings and env.grid_map=true, as in --preset dqn.")
@@ -68,6 +76,7 @@ class NavigationPolicies(PolicyFactory):
             "hidden": hidden,
             "lidar": [env.lidar_azimuths, env.num_elevations],
             "range_m": env.lidar_range_m,
+            **memory,
             **({"correction": policy.correction} if planned else {}),
             **({"extra": describe_spec(extra)} if (extra := extra_observations(task, env)) else {}),
         }
@@ -80,12 +89,14 @@ class NavigationPolicies(PolicyFactory):
             azimuths, elevations = (int(x) for x in description["lidar"])
             range_m, correction = float(description["range_m"]), float(description.get("correction", 0.0))
             extra: Any = spec_from(description["extra"]) if "extra" in description else None
+            gru_size = int(description.get("gru_size", 0))
         except (KeyError, TypeError, ValueError) as error:
             raise FormatError(f"The description of a policy is damaged: {description!r}. Use another file.") from error
         if kind == "features":
-            return FeaturePolicy((azimuths, elevations), hidden, range_m=range_m, extra=extra)
+            return FeaturePolicy((azimuths, elevations), hidden, range_m=range_m, extra=extra, gru_size=gru_size)
         if kind == "planned":
-            return PlannedPolicy((azimuths, elevations), hidden, range_m=range_m, correction=correction, extra=extra)
+            given: dict[str, Any] = {"range_m": range_m, "correction": correction, "extra": extra, "gru_size": gru_size}
+            return PlannedPolicy((azimuths, elevations), hidden, **given)
         if kind == "squashed":
             return FeatureActor((azimuths, elevations), hidden, range_m=range_m, extra=extra)
         if kind == "navrl":

@@ -54,7 +54,11 @@ class ExtraObservations:
 
 
 class FeaturePolicy(ActorCritic):
-    """A small MLP on hand-made features, shared by actor and critic: the network of the preset `fast`."""
+    """A small MLP on hand-made features, shared by actor and critic: the network of the preset `fast`.
+
+    Args:
+        gru_size: Width of a memory of past features, which the MLP reads too; 0: none.
+    """
 
     observes = READ
 
@@ -67,21 +71,22 @@ class FeaturePolicy(ActorCritic):
         more_inputs: int = 0,
         forward: float = FORWARD,
         extra: Mapping[str, TensorSpec] | None = None,
+        gru_size: int = 0,
     ) -> None:
         super().__init__()
         self.range_m, self.lidar_shape = range_m, lidar_shape
         self.extra = ExtraObservations(extra or {})
         self.observes, self.reads = (*type(self).observes, *self.extra.names), self.extra.specs
         self.inputs = num_features(lidar_shape[0] * lidar_shape[1]) + self.extra.inputs + more_inputs
-        self.trunk = mlp(self.inputs, hidden)
+        self.trunk = mlp(self.add_memory(self.inputs, gru_size), hidden)
         self.head = GaussianHead(hidden[-1], VELOCITY, forward, log_std_max)
         self.critic = value_layer(hidden[-1])
 
     def encode(self, obs: Obs) -> Tensor:
         return self.extra.append(navigation_features(obs, self.range_m), obs)
 
-    def forward(self, x: Tensor) -> tuple[Params, Tensor]:
-        h = self.trunk(x)
+    def decide(self, x: Tensor, z: Tensor) -> tuple[Params, Tensor]:
+        h = self.trunk(z)
         return self.head(h), self.critic(h).squeeze(-1)
 
     def example_inputs(self, batch: int, seed: int = 0) -> dict[str, Tensor]:
@@ -109,15 +114,16 @@ class PlannedPolicy(FeaturePolicy):
         range_m: float = 4.0,
         correction: float = 0.5,
         extra: Mapping[str, TensorSpec] | None = None,
+        gru_size: int = 0,
     ) -> None:
-        super().__init__(lidar_shape, hidden, log_std_max, range_m, PLAN.width, 0.0, extra)
+        super().__init__(lidar_shape, hidden, log_std_max, range_m, PLAN.width, 0.0, extra, gru_size)
         self.correction = correction
 
     def encode(self, obs: Obs) -> Tensor:
         return torch.cat([super().encode(obs), obs["plan"]], dim=-1)
 
-    def forward(self, x: Tensor) -> tuple[Params, Tensor]:
-        h = self.trunk(x)
+    def decide(self, x: Tensor, z: Tensor) -> tuple[Params, Tensor]:
+        h = self.trunk(z)
         wish, spread = self.head(h)
         command = x[..., -PLAN.width :][..., PLAN["command"]]
         return (command + self.correction * torch.tanh(wish), spread), self.critic(h).squeeze(-1)
