@@ -194,8 +194,6 @@ class NavigationEnv(WarpEnv):
         for name in ("tuning", "wind", "drift", "gap"):  # older checkpoints lack them
             saved.setdefault(name, NOMINAL.get(name, torch.tensor(0.0)).expand_as(self.state[name]))
         own = {**self.state, **self._other_state()}
-        for name in (name for name in own if name.startswith("plan_far_")):  # empty without a coarse map
-            saved.setdefault(name, own[name])
         self.check_shapes(saved, own)
         self.bank.load_state_dict(state["maps"])
         for name, tensor in own.items():

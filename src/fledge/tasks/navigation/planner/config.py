@@ -50,9 +50,6 @@ class PlannerConfig:
     """Lag of the predicted acceleration behind its command, because the drone must tilt first, s; 0: only velocity lags."""
     ways_every: int = setting(5, at_least=0, at_most=1_000_000)
     """Decisions between two searches for the shortest path on the remembered map; 0: distances are straight lines."""
-    far_every: int = setting(-1, at_least=-1, at_most=1_000_000)
-    """Decisions between two searches for the shortest path on a coarse map of the whole flight, 51 m wide; 0: no such map.
-    -1: 20 in worlds of voxels (env.world), else 0."""
     narrow: float = setting(1.0, at_least=0, at_most=1000)
     """Share by which path segments count as longer at 0.3 to 0.4 m from a LiDAR hit; half of it at 0.4 to 0.5 m."""
     alarm_s: float = setting(1.5, above=0, at_most=1000)

@@ -1,14 +1,13 @@
 """Cost-to-go: the length of the shortest path to the goal from every point around the drone. It leads out of dead ends.
 
 A grid of 64 x 64 points 0.2 m apart lies around the drone, at its height. It stores the length of the shortest path from
-each point to the goal. Beyond the grid, paths are those of the coarse map (`far_map`) or, without it, straight. Lengths are
-multiplied by `slowness` near a remembered hit, and by much more inside a column. The grid is solved every few decisions, by
-sweeps back and forth (a weighted chamfer distance).
+each point to the goal. Obstacles beyond the grid are unknown, so paths there are straight. Lengths are multiplied by
+`slowness` near a remembered hit, and by much more inside a column. The grid is solved every few decisions, by sweeps back
+and forth (a weighted chamfer distance).
 """
 
 import warp as wp
 
-from fledge.tasks.navigation.planner.far_map import FarMap, far_length
 from fledge.tasks.navigation.planner.local_map import LocalMap, bands_between, ring_at
 
 POINTS = 64
@@ -26,7 +25,6 @@ class CostToGo:
     corner: wp.array(dtype=wp.vec2)  # [N] m: point (0, 0), goal frame
     age: wp.array(dtype=wp.int32)  # [N] decisions since the episode began
     slowness: wp.array(dtype=wp.float32)  # [9] factor on lengths, by ring
-    far: FarMap
     every: int  # decisions between two searches; 0: never, paths are straight
     rounds: int  # largest number of sweeps, each forth and back
 
@@ -47,9 +45,7 @@ def clear_grid(w: CostToGo, m: LocalMap, i: int, pos: wp.vec3, body: float):
             w.slow[i, at] = SPACING_M * w.slowness[ring_at(m, i, x, y, bands)]
             away = wp.sqrt(x * x + y * y)
             known = r == 0 or c == 0 or r == last or c == last or away < 2.0 * SPACING_M
-            w.length[i, at] = UNKNOWN
-            if known:
-                w.length[i, at] = far_length(w.far, i, x, y)
+            w.length[i, at] = wp.where(known, away, UNKNOWN)
 
 
 @wp.func
@@ -115,7 +111,7 @@ def cost_from(w: CostToGo, i: int, x: float, y: float) -> float:
     r = int(wp.floor(u))
     c = int(wp.floor(v))
     if r < 0 or c < 0 or r >= POINTS - 1 or c >= POINTS - 1:
-        return far_length(w.far, i, x, y)
+        return away
     at = r * POINTS + c
     a = u - float(r)
     b = v - float(c)

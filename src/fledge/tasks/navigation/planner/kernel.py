@@ -12,7 +12,6 @@ from fledge.tasks.navigation.orca.kernel import Guard, guarded
 from fledge.tasks.navigation.physics.structs import Result
 from fledge.tasks.navigation.planner import search
 from fledge.tasks.navigation.planner.cost_to_go import CostToGo, update_cost
-from fledge.tasks.navigation.planner.far_map import update_far
 from fledge.tasks.navigation.planner.local_map import LocalMap, remember
 from fledge.tasks.navigation.planner.readings import Movers, Own, Seen, predicted_acc, read_movers, read_own
 from fledge.tasks.navigation.planner.search import (
@@ -54,7 +53,6 @@ def update_memory(i: int, own: Own, seen: Seen, p: Planner, fresh: bool) -> Own:
     """Update drone i's local map, movers and cost-to-go; return its state `own` with `to_go` and `body` filled in."""
     remember(p.map, i, seen, own.pos, own.yaw)
     read_movers(seen, i, own.pos, p.movers)
-    update_far(p.cost.far, i, seen, own.pos, own.yaw, wp.where(fresh, 0, p.cost.age[i]))
     update_cost(p.cost, p.map, i, own.pos, p.search.reach_z, fresh)
     own.to_go = to_go(p.cost, i, own, own.pos)
     own.body = search.body_now(p.search, p.map, i, p.movers, own)

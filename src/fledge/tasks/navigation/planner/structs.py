@@ -13,7 +13,7 @@ import warp as wp
 from fledge.tasks.navigation.config import Collision, NavigationConfig
 from fledge.tasks.navigation.orca.kernel import guard_of, num_planes
 from fledge.tasks.navigation.physics.structs import bind
-from fledge.tasks.navigation.planner import far_map, search
+from fledge.tasks.navigation.planner import search
 from fledge.tasks.navigation.planner.config import PlannerConfig
 from fledge.tasks.navigation.planner.cost_to_go import POINTS, CostToGo
 from fledge.tasks.navigation.planner.kernel import Planner
@@ -25,20 +25,12 @@ BOX_WIDTH = (
     1.2  # boxes count as cylinders that are wider by this factor: between the circles inside and around a square
 )
 
-FAR_EVERY, FAR_ROUNDS = 20, 8
-
 Shapes = dict[str, tuple[torch.dtype, tuple[int, ...]]]
-
-
-def far_decisions(cfg: PlannerConfig, env_cfg: NavigationConfig) -> int:
-    """Return the decisions between two searches on the coarse map; 0 if there is no such map."""
-    return cfg.far_every if cfg.far_every >= 0 else FAR_EVERY if env_cfg.world else 0
 
 
 def buffer_shapes(cfg: PlannerConfig, env_cfg: NavigationConfig) -> Shapes:
     """Return dtype and shape of each buffer for one drone, by name."""
     f32, i32, points = torch.float32, torch.int32, POINTS * POINTS
-    far = far_map.CELLS**2 if far_decisions(cfg, env_cfg) else 0
     return {
         "cells": (torch.int64, (2 * window_cells(env_cfg.lidar_range_m) ** 2,)),
         "centre": (i32, (2,)),
@@ -48,9 +40,6 @@ def buffer_shapes(cfg: PlannerConfig, env_cfg: NavigationConfig) -> Shapes:
         "slow": (f32, (points,)),
         "corner": (f32, (2,)),
         "age": (i32, ()),
-        "far_blocked": (torch.uint8, (far,)),
-        "far_length": (f32, (far,)),
-        "far_corner": (f32, (2 if far else 0,)),
         "place": (f32, (NEAREST, 4)),
         "motion": (f32, (NEAREST, 4)),
         "planes": (f32, (num_planes(env_cfg) if cfg.guard else 0, 4)),
@@ -107,10 +96,6 @@ def bind_planner(cfg: PlannerConfig, env_cfg: NavigationConfig, tensors: Mapping
     near = [20.0 if away <= env_cfg.collision_radius_m else 1.0 for away in ring_distances()]
     near[3] += cfg.narrow
     near[4] += cfg.narrow / 2
-    w.far.every, w.far.rounds = far_decisions(cfg, env_cfg), FAR_ROUNDS
-    if w.far.every:
-        w.far.blocked, w.far.length = wp.from_torch(tensors["far_blocked"]), wp.from_torch(tensors["far_length"])
-        w.far.corner = wp.from_torch(tensors["far_corner"], dtype=wp.vec2)
     w.slowness, w.every, w.rounds = array(np.array(near), device), cfg.ways_every, 3
     p.search, p.map, p.cost, p.movers = make_search(cfg, env_cfg, device), m, w, movers_of(env_cfg, tensors)
     p.guard = guard_of(env_cfg, tensors["planes"], cfg.guard)
