@@ -108,7 +108,7 @@ class PlainPlanner:
         rings = self.rings.get((math.floor(at[0] * 10), math.floor(at[1] * 10)))
         if rings is None:
             return math.inf
-        low, high = (min(math.floor((at[2] + z) / 0.25), 15) for z in (-0.2, 0.2))
+        low, high = (min(math.floor((at[2] + z) / 0.25), 15) for z in (-0.4, 0.4))
         bands = set(range(low, high + 1))
         return next((RING_M[k] for k, found in enumerate(rings) if found & bands), math.inf)
 
@@ -116,8 +116,7 @@ class PlainPlanner:
         gaps = [math.inf]
         for place, vel, wide, tall in self.movers:
             d = place + t * vel - at
-            # the drone is a flat cylinder: 0.3 m to the sides, 0.1 m up and down
-            gaps.append(max(np.hypot(d[0], d[1]) - wide, abs(d[2]) - tall + 0.2))
+            gaps.append(max(np.hypot(d[0], d[1]) - wide, abs(d[2]) - tall))
         return min(gaps)
 
     def costs(self, commands: np.ndarray, held_s: float = math.inf) -> np.ndarray:
@@ -130,7 +129,7 @@ class PlainPlanner:
         cfg, world, now = self.cfg, self.world, np.linalg.norm(self.goal - self.pos)
         cost = np.linalg.norm(self.goal - way[-1]) - now + cfg.fast * cfg.horizon_s
         for t, at in zip(times, way, strict=True):
-            low, high = world.min_height_m + 0.1, world.max_height_m - 0.1
+            low, high = 0.3 + 0.1, world.max_height_m - 0.1
             out = (at[2] < low and at[2] < self.pos[2]) or (at[2] > high and at[2] > self.pos[2])
             columns, crowd = self.column_gap(at) - self.columns, self.mover_gap(at, t) - self.crowd
             if out or min(columns, crowd) < 0:

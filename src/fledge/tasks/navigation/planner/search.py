@@ -93,7 +93,6 @@ class Search:
     step_s: float
     body: float  # m: radius of the drone plus safety distance
     reach_z: float  # m: hits up to this far above or below the drone's centre are obstacles
-    flatness: float  # m: by how much the body reaches less far up and down than to the sides
     margin: float
     mover_margin: float
     crash_cost: float
@@ -107,11 +106,8 @@ class Search:
 
 
 @wp.func
-def mover_gap(s: Search, movers: Movers, i: int, k: int, at: wp.vec3, t: float) -> float:
-    """Return the distance from a point to mover k at time t, m: the horizontal or the vertical distance, if that is larger.
-
-    The vertical distance is enlarged by `flatness`, so that both touch the body at the body's radius.
-    """
+def mover_gap(movers: Movers, i: int, k: int, at: wp.vec3, t: float) -> float:
+    """Return the distance from a point to mover k at time t, m: the larger of horizontal and vertical distance."""
     p = movers.place[i, k]
     if p[0] >= FAR:
         return FAR
@@ -119,7 +115,7 @@ def mover_gap(s: Search, movers: Movers, i: int, k: int, at: wp.vec3, t: float) 
     x = p[0] + t * v[0] - at[0]
     y = p[1] + t * v[1] - at[1]
     gap = wp.sqrt(x * x + y * y) - p[3]
-    return wp.max(gap, wp.abs(p[2] + t * v[2] - at[2]) - v[3] + s.flatness)
+    return wp.max(gap, wp.abs(p[2] + t * v[2] - at[2]) - v[3])
 
 
 @wp.func
@@ -129,11 +125,11 @@ def column_gap(s: Search, m: LocalMap, i: int, at: wp.vec3) -> float:
 
 
 @wp.func
-def nearest_mover(s: Search, movers: Movers, i: int, at: wp.vec3, t: float) -> float:
+def nearest_mover(movers: Movers, i: int, at: wp.vec3, t: float) -> float:
     """Return the distance from a point to the nearest mover at time t, m."""
-    gap = mover_gap(s, movers, i, 0, at, t)
+    gap = mover_gap(movers, i, 0, at, t)
     for k in range(1, NEAREST):
-        gap = wp.min(gap, mover_gap(s, movers, i, k, at, t))
+        gap = wp.min(gap, mover_gap(movers, i, k, at, t))
     return gap
 
 
@@ -144,7 +140,7 @@ def body_now(s: Search, m: LocalMap, i: int, movers: Movers, own: Own) -> wp.vec
     Each is the drone's radius plus the safety distance or, if the drone is already nearer, its present distance.
     """
     return wp.vec2(
-        wp.min(s.body, column_gap(s, m, i, own.pos)), wp.min(s.body, nearest_mover(s, movers, i, own.pos, 0.0) - TOUCH)
+        wp.min(s.body, column_gap(s, m, i, own.pos)), wp.min(s.body, nearest_mover(movers, i, own.pos, 0.0) - TOUCH)
     )
 
 
@@ -156,7 +152,7 @@ def gaps_at(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, at: wp.vec
     """
     if (at[2] < s.floor and at[2] < own.pos[2]) or (at[2] > s.ceiling and at[2] > own.pos[2]):
         return wp.vec2(-1.0, -1.0)
-    return wp.vec2(column_gap(s, m, i, at) - own.body[0], nearest_mover(s, movers, i, at, t) - own.body[1])
+    return wp.vec2(column_gap(s, m, i, at) - own.body[0], nearest_mover(movers, i, at, t) - own.body[1])
 
 
 @wp.func

@@ -106,7 +106,7 @@ def bind_planner(cfg: PlannerConfig, env_cfg: NavigationConfig, tensors: Mapping
 
 def make_search(cfg: PlannerConfig, env_cfg: NavigationConfig, device: torch.device) -> search.Search:
     """Return the data that all searches share: candidate commands, the drone's responses to commands, costs, limits."""
-    s, half_height = search.Search(), env_cfg.body_half_height_m
+    s, beams = search.Search(), env_cfg.collision is Collision.beams
     times = (np.arange(round(cfg.horizon_s / cfg.step_s)) + 1.0) * cfg.step_s
     s.commands = array(search.candidates(cfg), device, wp.vec3)
     s.flat = array(search.step_responses(cfg, cfg.lag_s), device, wp.vec3)
@@ -118,11 +118,11 @@ def make_search(cfg: PlannerConfig, env_cfg: NavigationConfig, device: torch.dev
     s.ring_m = array(ring_distances(), device)
     s.step_s, s.body, s.margin = cfg.step_s, env_cfg.collision_radius_m + cfg.skin_m, cfg.margin_m
     s.crash_cost, s.crash_relief = cfg.crash_cost, cfg.crash_relief
-    s.reach_z, s.flatness = half_height + search.UPRIGHT_M, env_cfg.collision_radius_m - half_height
-    if env_cfg.collision is Collision.beams:  # which hardly looks down, and enlarges movers equally on all sides
-        s.reach_z, s.flatness = 2 * search.UPRIGHT_M, 0.0
+    # a cylinder plans as a sphere does, to keep away from tops and edges; NavRL's beams hardly look down
+    s.reach_z = 0.2 if beams else env_cfg.collision_radius_m + search.UPRIGHT_M
     s.goal_radius = env_cfg.goal_radius_m
-    s.floor, s.ceiling = env_cfg.lowest_m + search.FLOOR_M, env_cfg.max_height_m - search.CEILING_M
+    lowest = env_cfg.min_height_m if beams else max(env_cfg.min_height_m, env_cfg.collision_radius_m)
+    s.floor, s.ceiling = lowest + search.FLOOR_M, env_cfg.max_height_m - search.CEILING_M
     s.alarm = max(1, round(min(cfg.alarm_s, cfg.horizon_s) / cfg.step_s))
     s.gain = cfg.fast * cfg.horizon_s
     s.near = s.gain + env_cfg.goal_radius_m + 1.0
