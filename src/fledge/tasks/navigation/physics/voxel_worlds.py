@@ -121,7 +121,8 @@ def pack(
         "goal": (np.stack([r.goal for r in routes]), wp.vec3),
         "length": (np.stack([r.length for r in routes]), wp.float32),
     }
-    struct, kept = Voxels(), {}
+    struct = Voxels()
+    kept: dict[str, Any] = {}
     for name, (values, dtype) in arrays.items():
         kept[name] = wp.array(values, dtype=dtype, device=str(device))
         setattr(struct, name, kept[name])
