@@ -101,8 +101,8 @@ def wrong_halves(patch: pytest.MonkeyPatch) -> None:
     """The second half's values are a little off."""
     right, turns = HalvesDataCollector._act, iter(range(10**9))
 
-    def act(self: Any, slot: Any, mean: Any, std: Any) -> None:
-        right(self, slot, mean, std * (1 + 1e-6 * (next(turns) % 2)))
+    def act(self: Any, slot: Any, mean: Any, std: Any, *others: Any) -> None:
+        right(self, slot, mean, std * (1 + 1e-6 * (next(turns) % 2)), *others)
 
     patch.setattr(HalvesDataCollector, "_act", act)
 

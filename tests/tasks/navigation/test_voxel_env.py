@@ -211,7 +211,6 @@ def test_generated_worlds_of_training_and_evaluation_differ(make: Any) -> None:
     [
         ({"collision": Collision.beams}, "choose cylinder or sphere"),
         ({"fresh_maps": True}, "set env.fresh_maps=false"),
-        ({"map_refresh_steps": 5}, "set env.map_refresh_steps=0"),
     ],
 )
 def test_settings_that_a_world_excludes_are_refused(options: dict[str, Any], sentence: str) -> None:

@@ -131,7 +131,8 @@ class NavigationConfig(SensorConfig):
     num_maps: int = setting(64, at_least=1, at_most=2**24, resume="restart")
     """Number of maps in use at once; a drone gets one of them at each reset."""
     map_refresh_steps: int = setting(0, at_least=0, at_most=10**8, resume="restart")
-    """Physics steps after which a new map, built in the background, replaces the oldest one; 0 keeps all maps."""
+    """Physics steps after which a new map, built in the background, replaces the oldest one; 0 keeps all maps, as does
+    env.world."""
     fresh_maps: bool = setting(False, resume="restart")
     """Build a new map for every episode of every drone (takes the memory of one map per drone)."""
     dt_s: float = setting(0.016, at_least=0.0001, at_most=0.1)
@@ -184,10 +185,8 @@ class NavigationConfig(SensorConfig):
 
     def validate(self) -> None:
         """Raise ConfigError for settings that contradict each other."""
-        if self.world and (self.fresh_maps or self.map_refresh_steps):
-            name = "fresh_maps" if self.fresh_maps else "map_refresh_steps"
-            value = "false" if self.fresh_maps else "0"
-            raise ConfigError(f"env.world has a fixed set of worlds, without env.{name}: set env.{name}={value}.")
+        if self.world and self.fresh_maps:
+            raise ConfigError("env.world has a fixed set of worlds, without env.fresh_maps: set env.fresh_maps=false.")
         if self.world and self.collision is Collision.beams:
             raise ConfigError(
                 "env.collision=beams is NavRL's rule for its forest: with env.world choose cylinder or sphere."
@@ -219,6 +218,11 @@ class NavigationConfig(SensorConfig):
                 f"env.layout={self.layout.value} does not fit env.starts={self.starts.value}: layout=arena and starts=lane "
                 "need each other, so set both or neither."
             )
+
+    @property
+    def refresh_steps(self) -> int:
+        """Physics steps after which a map is replaced; 0 if all maps are kept."""
+        return 0 if self.world else self.map_refresh_steps
 
     @property
     def world_names(self) -> list[str]:

@@ -69,6 +69,7 @@ class NavigationEnv(WarpEnv):
             total_envs=self.total_envs,
             slots=self.bank.slots,
             active=self.bank.active,
+            map_refresh_steps=cfg.refresh_steps,
             voxels=int(self.bank.worlds is not None),
         )
         self.beams = self._make_beams()

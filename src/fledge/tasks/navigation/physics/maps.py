@@ -41,8 +41,8 @@ class MapBank:
         self.seed = wp.vec2ui(*split_seed(derive_seed(seed, bank) if cfg.fresh_maps and bank else seed))
         self.active = cfg.num_envs if cfg.fresh_maps else cfg.num_maps
         self.slots = self.active
-        if cfg.map_refresh_steps:
-            self.slots += -(-(cfg.longest_episode_steps + cfg.decimation) // cfg.map_refresh_steps) + 2
+        if cfg.refresh_steps:
+            self.slots += -(-(cfg.longest_episode_steps + cfg.decimation) // cfg.refresh_steps) + 2
         self._check_memory()
         self.worlds = VoxelWorlds(cfg, self.slots, device, seed, bank) if cfg.world else None
         self.arena = not cfg.world and cfg.layout is Layout.arena
@@ -161,18 +161,18 @@ class MapBank:
 
     def _build_next(self) -> None:
         """Start to build the map of the next refresh in the background."""
-        if not self.cfg.map_refresh_steps:
+        if not self.cfg.refresh_steps:
             return
         position = self._head + self.active
         slot = np.array([position % self.slots])
         # `born` is the clock at which the map comes into use; until then its crowd rests and no drone flies on it.
-        self._assign(slot, np.array([position]), born=(self._head + 1) * self.cfg.map_refresh_steps)
+        self._assign(slot, np.array([position]), born=(self._head + 1) * self.cfg.refresh_steps)
 
         self._pending = self.launcher.run_in_background(lambda: self._build_on_this_thread(slot, crowd=True))
 
     def before_step(self, clock: int) -> None:
         """Replace maps that are due at `clock`. Call this before anything reads the maps at `clock`."""
-        refresh = self.cfg.map_refresh_steps
+        refresh = self.cfg.refresh_steps
         while refresh and clock // refresh > self._head:
             self.wait()
             self._head += 1

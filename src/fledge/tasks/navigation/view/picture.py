@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Circle
 
 from fledge.tasks.navigation.physics.terrain import CELLS, HALF_M, HEIGHT_STEP, SOLID
-from fledge.tasks.navigation.view.world_scene import world_of
+from fledge.tasks.navigation.view.world_scene import scene_world
 from fledge.tasks.view.trajectory import Trajectory
 
 COLOURS = {
@@ -29,7 +29,7 @@ def heights_of(tracks: Sequence[Trajectory]) -> tuple[np.ndarray, tuple[float, f
 
     Of a world of voxels only what lies at the heights of the flights counts, as if its ceiling were taken off.
     """
-    world = world_of(tracks[0].scene)
+    world = scene_world(tracks[0].scene)
     if world is None:
         cells = tracks[0].scene["cells"].reshape(CELLS, CELLS)
         height = np.where(cells >= SOLID, (cells.astype(np.float32) - SOLID) * HEIGHT_STEP, np.nan)

@@ -17,7 +17,7 @@ from fledge.tasks.navigation.physics.shapes import KINDS, STANDING_Z_M, WIDTHS, 
 from fledge.tasks.navigation.physics.terrain import CELL_M, CELLS, HALF_M, HEIGHT_STEP, SOLID
 from fledge.tasks.navigation.sensing.observations import NEAREST
 from fledge.tasks.navigation.view.beams import cast_columns, cast_crowd
-from fledge.tasks.navigation.view.world_scene import map_of, world_of
+from fledge.tasks.navigation.view.world_scene import map_of, scene_world
 from fledge.tasks.navigation.worlds.boxes import cover_with_boxes
 from fledge.tasks.view.base import TaskView
 from fledge.tasks.view.objects import SceneObject
@@ -98,7 +98,7 @@ class NavigationView(TaskView):
 
     def stage(self, scene: Mapping[str, Any]) -> Stage:
         """Return the columns of the map, or the boxes of a world of voxels, with bounds and the goal's radius."""
-        boxes, bounds, world = scene.get("boxes"), scene.get("bounds"), world_of(scene)
+        boxes, bounds, world = scene.get("boxes"), scene.get("bounds"), scene_world(scene)
         if world is not None:
             boxes, bounds = cover_with_boxes(world), [corner.tolist() for corner in world.bounds]
         elif boxes is None:

@@ -22,7 +22,7 @@ def map_of(env: NavigationEnv, slot: int) -> dict[str, Any]:
     return {"map": number, "voxels": np.packbits(world.solid), **facts}
 
 
-def world_of(scene: Mapping[str, Any]) -> World | None:
+def scene_world(scene: Mapping[str, Any]) -> World | None:
     """Return the world of a scene; None if it is a map of the layout."""
     if "voxels" not in scene:
         return None
