@@ -130,6 +130,7 @@ def observe_flight(
     policy: LoadedPolicy, cfg: Any, envs: int = 8, samples: int = 16, every: int = 8
 ) -> dict[str, Tensor]:
     """Return observations of the policy's flight in held-out envs: `samples` from each env, `every` decisions apart."""
+    envs = max(envs, policy.task.match.rows(cfg))
     made = policy.task.make_env(dataclasses.replace(cfg, num_envs=envs), EnvPlacement(seed=1, held_out=True))
     with contextlib.closing(made) as env:
         check_fit(policy.agent, env)
