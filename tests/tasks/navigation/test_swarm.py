@@ -148,7 +148,6 @@ def test_a_drone_sees_its_nearest_peers_with_their_velocities(make: Make) -> Non
         out = env.step(ahead(16))
     rows = out["obs"]["dynamic_obstacle"].reshape(16, -1, DYNAMIC_OBSTACLE.width)
     pos, vel = env.state["pos"].double(), env.state["vel"].double()
-    level = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)
     for i in range(16):
         others = [o for o in range(i // 8 * 8, i // 8 * 8 + 8) if o != i]
         flat = torch.stack([(pos[o] - pos[i])[:2].norm() for o in others])
@@ -160,13 +159,12 @@ def test_a_drone_sees_its_nearest_peers_with_their_velocities(make: Make) -> Non
             o, row = others[n], rows[i, k]
             offset = pos[o] - pos[i]
             assert torch.allclose(row[DYNAMIC_OBSTACLE["horizontal_distance"]].double(), flat[n], atol=1e-4)
-            offset[2] = 0.0  # a cylinder
             unit = turn @ (offset / offset.norm())
             assert torch.allclose(row[DYNAMIC_OBSTACLE["to_obstacle"]].double().flatten(), unit, atol=1e-4)
-            assert torch.allclose(
-                row[DYNAMIC_OBSTACLE["velocity"]].double().flatten(), turn @ (vel[o] * level), atol=1e-4
-            )
+            assert torch.allclose(row[DYNAMIC_OBSTACLE["velocity"]].double().flatten(), turn @ vel[o], atol=1e-4)
+            assert row[DYNAMIC_OBSTACLE["vertical_distance"]].double() == pytest.approx(float(offset[2]), abs=1e-4)
             assert row[DYNAMIC_OBSTACLE["width_class"]] == pytest.approx(2 * RADIUS / 0.25 - 1)
+            assert row[DYNAMIC_OBSTACLE["is_box"]] == 1
 
 
 def test_beams_hit_other_drones(make: Make) -> None:
@@ -286,7 +284,7 @@ def test_results_do_not_depend_on_threads_or_ranks(make: Make) -> None:
         for other in (outs[1], joined):
             for name in ("reward", "terminated", "truncated", "outcome"):
                 assert torch.equal(outs[0][name], other[name]), name
-            for name in outs[0]["obs"]:
+            for name in whole.observation_spec:
                 assert torch.equal(outs[0]["obs"][name], other["obs"][name]), name
     assert ends > 10
 
@@ -297,6 +295,25 @@ def test_the_env_keeps_the_contract() -> None:
         return NavigationEnv(NavigationConfig(num_envs=num_envs, drones=4, **options), seed=seed, num_threads=2)
 
     check_tensor_env(build, num_envs=16, steps=60)
+
+
+def test_pettingzoo_has_one_agent_for_each_drone() -> None:
+    pytest.importorskip("pettingzoo")
+    from fledge.pettingzoo import parallel_env
+
+    env = parallel_env("navigation", preset="swarm", drones=3, max_episode_steps=30, seed=2)
+    observations, _ = env.reset()
+    assert list(observations) == env.agents == ["p1", "p2", "p3"]
+    for _ in range(100):
+        actions = {agent: env.action_space(agent).sample() for agent in env.agents}
+        observations, rewards, terminated, truncated, infos = env.step(actions)
+        assert set(rewards) == {"p1", "p2", "p3"}
+        if not env.agents:
+            break
+    assert all(truncated.values())
+    assert not any(terminated.values())
+    assert infos["p3"]["outcome"] == "timeout"
+    env.close()
 
 
 @pytest.mark.parametrize(

@@ -214,11 +214,7 @@ def observe_obstacles(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs) -
         elif j >= crowd:
             o = peer(p, i, j - crowd)
             offset = drones.pos[o] - pos
-            vel = drones.vel[o]
-            if is_standing(PEER_KIND):
-                offset = wp.vec3(offset[0], offset[1], 0.0)
-                vel = wp.vec3(vel[0], vel[1], 0.0)
-            write_mover(i, k, PEER_KIND, offset, wp.sqrt(near[k]), vel, peer_class(p), x_axis, obs)
+            write_mover(i, k, PEER_KIND, offset, wp.sqrt(near[k]), drones.vel[o], peer_class(p), x_axis, obs)
             surface = wp.length(offset) - p.collision_radius_m
             logs = logs + wp.log(wp.clamp(surface, 1.0e-6, p.lidar_range_m))
             closest = wp.min(closest, surface)

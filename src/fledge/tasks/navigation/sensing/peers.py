@@ -1,16 +1,16 @@
 """Other drones of the same world, as a drone sees them.
 
-A drone has M - 1 peers, which are observed like moving obstacles: as a standing cylinder of the body's width in
-`dynamic_obstacle`, and with the body's true height by beams. Peers that have landed are not seen.
+A drone has M - 1 peers, which are observed like moving obstacles: as a floating box of the body's width in
+`dynamic_obstacle` (boxes count as 1 m tall), and with the body's true height by beams. Peers that have landed are not seen.
 """
 
 import warp as wp
 
-from fledge.tasks.navigation.physics.shapes import INF, WIDTHS, circle, slab
+from fledge.tasks.navigation.physics.shapes import INF, circle, slab
 from fledge.tasks.navigation.physics.structs import SPHERE, Drones, Maps, Params, has_landed
 from fledge.tasks.navigation.sensing.raycast import cast_four
 
-PEER_KIND = WIDTHS  # a standing cylinder
+PEER_KIND = 0  # a box, which may float
 
 
 @wp.func
