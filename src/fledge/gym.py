@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -85,8 +85,10 @@ class EnvMaker:
         return self.task.make_env(self.cfg, EnvPlacement(seed=seed, device=self.device, num_threads=self.num_threads))
 
 
-def env_maker(task: Task, given: Mapping[str, Any]) -> EnvMaker:
+def env_maker(task: Task, given: Mapping[str, Any], one_episode: bool = False) -> EnvMaker:
     """Return a callable that makes a task's env; `given` holds the keywords that the user passed.
+
+    With `one_episode`, the env has the rows of one episode.
 
     Raises:
         ConfigError: A setting is unknown, or a value does not fit.
@@ -106,6 +108,8 @@ def env_maker(task: Task, given: Mapping[str, Any]) -> EnvMaker:
     for group in [key for key in settings if key in task.presets.env_groups and isinstance(settings[key], str)]:
         layers.append((f"preset {settings[group]}", task.presets.load(group, settings.pop(group))))
     cfg: Any = build_config(task.config, [*layers, (env_id(task.name), nested(settings))], ())
+    if one_episode:
+        cfg = replace(cfg, num_envs=task.match.rows(cfg))
     check_settings(cfg)
     return EnvMaker(task, cfg, int(given.get("seed", 0)), given.get("device", "cpu"), given.get("num_threads"))
 

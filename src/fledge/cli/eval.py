@@ -33,8 +33,8 @@ from fledge.cli.task_options import TaskOptionsCommand, interop_file, read_vary
 @click.option(
     "--env",
     "env_preset",
-    help="Env preset: crossing, default, navrl, static or empty. A trained policy keeps its own sensors and decision rate. "
-    "[default: the policy's own env]",
+    help="Env preset: crossing, swarm, default, navrl, static or empty. A trained policy keeps its own sensors and decision "
+    "rate. [default: the policy's own env]",
 )
 @click.option("--vary", help="Values of a setting to evaluate one after the other: env.static_obstacles=100,350.")
 @click.option(

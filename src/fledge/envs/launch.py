@@ -45,11 +45,11 @@ class Launcher:
         edges = [size * k // parts for k in range(parts + 1)]
         return [(a, b - a) for a, b in itertools.pairwise(edges)]
 
-    def record(self, calls: Sequence[Call], size: int) -> Program:
-        """Return the program that launches `calls` in order over range(size)."""
+    def record(self, calls: Sequence[Call], size: int, group: int = 1) -> Program:
+        """Return the program that launches `calls` in order over range(size * group); no group is split over threads."""
 
         def prepare(call: Call, first: int, count: int) -> Any:
-            size, inputs = count * call.per_item, [first, *call.args]
+            size, inputs = count * group * call.per_item, [first * group, *call.args]
             return wp.launch(call.kernel, dim=size, inputs=inputs, device=self.device, record_cmd=True)
 
         return [[prepare(call, *shard) for call in calls] for shard in self.shards(size)]

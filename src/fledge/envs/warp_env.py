@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, TypeVar
@@ -98,6 +98,10 @@ class WarpEnv(TensorEnv):
         """Return the launch that begins new episodes where `mask`, a Warp array of bool, is true."""
         raise NotImplementedError
 
+    def record(self, calls: Sequence[Call]) -> Program:
+        """Return the program that launches these kernels over all groups of rows; by default one thread per group."""
+        return self.launcher.record(calls, self.num_envs // self.group)
+
     def take_action(self, action: Action) -> None:
         """Copy a checked action to the buffer that the launches read."""
         raise NotImplementedError
@@ -143,7 +147,7 @@ class WarpEnv(TensorEnv):
         programs = self._programs(into)
         self.before_reset(env_mask)
         begin = self.restart_call(wp.from_torch(env_mask.contiguous()))
-        self.launcher.run(self.launcher.record([begin], self.num_envs // self.group))
+        self.launcher.run(self.record([begin]))
         self.launcher.run(programs.observe)
         self._observe_more(programs, False)
         clear_results(into)

@@ -156,7 +156,7 @@ def evaluate(
 
     Args:
         agent: Gets observations of all envs at once, returns their actions.
-        cfg: Env config, from `task.evaluation`; no more envs are made than episodes.
+        cfg: Env config, from `task.evaluation`; no more envs are made than episodes need.
         episodes: Number of episodes in all.
         seed: Seed of maps and starts; with the same seed, every agent gets the same episodes.
         record: Number of envs whose first episode is kept in `trajectories`.
@@ -167,9 +167,11 @@ def evaluate(
         raise ConfigError(f"episodes is {episodes}, but an evaluation needs at least 1.")
     result = PolicyResult(episodes, task.primary_metric, task.metrics.classes)
     begun, measured = time.perf_counter(), task.metrics.episode_metrics()
+    rows = task.match.rows(cfg) if task.match.sides == 1 else 1
     kept = Highlights(highlights, task.primary_metric) if highlights else None
     for wave, first in enumerate(range(0, episodes, cfg.num_envs)):
-        part = dataclasses.replace(cfg, num_envs=min(cfg.num_envs, episodes - first))
+        whole = -(-(episodes - first) // rows) * rows
+        part = dataclasses.replace(cfg, num_envs=min(cfg.num_envs, whole))
         wave_seed = derive_seed(seed, Purpose.WAVE, wave) if wave else seed
         placement = EnvPlacement(device=device, seed=wave_seed, num_threads=num_threads, held_out=True)
         with contextlib.closing(check_env(task, part, task.make_env(part, placement))) as env:

@@ -135,6 +135,7 @@ def observe_flight(
     For a recurrent policy, also its state at these decisions.
     """
     agent, size = policy.agent, policy.agent.hidden_size
+    envs = max(envs, policy.task.match.rows(cfg))
     made = policy.task.make_env(dataclasses.replace(cfg, num_envs=envs), EnvPlacement(seed=1, held_out=True))
     with contextlib.closing(made) as env:
         check_fit(agent, env)

@@ -124,7 +124,7 @@ class Task:
 
         Keys are "task", "decision_s", "observation" and "action"; tasks add units, coordinate frames and rates.
         """
-        with contextlib.closing(self.make_env(dataclasses.replace(cfg, num_envs=self.match.sides))) as env:
+        with contextlib.closing(self.make_env(dataclasses.replace(cfg, num_envs=self.match.rows(cfg)))) as env:
             action, observation = env.action_spec, env.observation_spec
             parts = {"action": action} if isinstance(action, TensorSpec) else dict(action)
             told = {"task": self.name, "decision_s": env.decision_s}

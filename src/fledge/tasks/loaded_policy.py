@@ -129,7 +129,8 @@ class LoadedPolicy:
             needs_env = type(self.agent).bind is not BaseAgent.bind
             needs_env |= type(self.agent).example_inputs is BaseAgent.example_inputs
             if needs_env:
-                cfg = dataclasses.replace(self.env_config(), num_envs=self.task.match.sides)
+                cfg = self.env_config()
+                cfg = dataclasses.replace(cfg, num_envs=self.task.match.rows(cfg))
                 with contextlib.closing(self.task.make_env(cfg)) as env:
                     self.agent.bind(env)
                     self._shapes = {name: tuple(env.observation_spec[name].shape) for name in self.agent.observes}

@@ -53,9 +53,13 @@ class MatchRules:
     legend: str = ""
     """Explanation below the table of `columns`."""
 
+    def rows(self, cfg: Any) -> int:
+        """Return the number of rows that share an episode with these settings; num_envs must be a multiple of it."""
+        return self.sides
+
     def match_config(self, cfg: Any, count: int) -> Any:
         """Return the env config for `count` parallel matches, `TensorEnv.group` rows each; the caller controls both sides."""
-        return dataclasses.replace(cfg, num_envs=self.sides * count)
+        return dataclasses.replace(cfg, num_envs=self.rows(cfg) * count)
 
     def match_stats(self, env: TensorEnv) -> MatchStats:
         """Return a new recorder for the matches of an env; call this when all its matches have just begun."""

@@ -43,7 +43,7 @@ class TrainedEnv:
 
 def env_specs(task: Task, cfg: Any) -> tuple[dict[str, TensorSpec], ActionSpec]:
     """Return the observation and action specs of a task's envs with these settings."""
-    with contextlib.closing(task.make_env(dataclasses.replace(cfg, num_envs=task.match.sides))) as env:
+    with contextlib.closing(task.make_env(dataclasses.replace(cfg, num_envs=task.match.rows(cfg)))) as env:
         return env.observation_spec, env.action_spec
 
 

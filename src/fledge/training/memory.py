@@ -42,7 +42,8 @@ def check_memory(task: Task, cfg: TrainConfig, ranks: int) -> None:
 
 def advice(task: Task, cfg: TrainConfig, share: float) -> str:
     """Return which settings to lower, and how far, so that training needs only `share` (0 to 1) of its present memory."""
-    fewer = max(task.match.sides, int(cfg.env.num_envs * share) // task.match.sides * task.match.sides)
+    rows = task.match.rows(cfg.env)
+    fewer = max(rows, int(cfg.env.num_envs * share) // rows * rows)
     length = "replay.steps" if cfg.off_policy else f"{cfg.section}.rollout_steps"
     small = ", or take hardware=small" if "small" in task.presets.names("hardware") else ""
     return f"lower env.num_envs to at most {fewer:,}, or {length}{small}"

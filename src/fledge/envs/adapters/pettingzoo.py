@@ -47,7 +47,7 @@ class PettingZooEnv(SeededAdapter, ParallelEnv):
         if env.group < 2 or env.num_envs != env.group:
             raise InputError(
                 f"The env has {env.num_envs} rows and {env.group} per episode, but a parallel env needs one episode of at "
-                "least two rows: for a duel, set num_envs=2 and no opponent."
+                "least two rows: for a duel, set num_envs=2 and no opponent; for drones in one world, num_envs=drones."
             )
         names = list(agents or (f"p{number}" for number in range(1, env.group + 1)))
         if len(set(names)) != env.group:

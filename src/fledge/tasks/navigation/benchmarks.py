@@ -89,6 +89,20 @@ BENCHMARKS = {
         worlds=FAULTS,
         policies=("planner", "planner(guard=true)", "fledge-reflex", "fledge-nav"),
     ),
+    "swarm": Benchmark(
+        title="2 to 32 drones in one world, flown by the same policy: antipodal circle, crossing streams, corridor",
+        preset="swarm",
+        rules=(*FOREST, "env.static_obstacles=0", "env.moving_obstacles=0"),
+        worlds={
+            **{f"circle {count}": [f"env.drones={count}"] for count in (2, 4, 8, 16, 32)},
+            **{f"streams {count}": ["env.starts=streams", f"env.drones={count}"] for count in (8, 32)},
+            **{
+                f"corridor {count}": ["env.starts=corridor", "env.layout=arena", f"env.drones={count}"]
+                for count in (8, 32)
+            },
+        },
+        policies=("straight", "orca", "planner(guard=true)", "fledge-reflex", "fledge-nav"),
+    ),
     "navrl": Benchmark(
         title="NavRL's forest of 350 columns: starts and goals on all four edges (E), and north to south in rows (R)",
         preset="default",

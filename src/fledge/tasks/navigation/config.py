@@ -50,6 +50,13 @@ class Starts(enum.Enum):
     mixed = "mixed"
     crossing = "crossing"
     lane = "lane"
+    circle = "circle"
+    streams = "streams"
+    corridor = "corridor"
+
+
+FORMATIONS = (Starts.circle, Starts.streams, Starts.corridor)
+TOGETHER = (Starts.crossing, *FORMATIONS)  # for several drones in one world
 
 
 class Layout(enum.Enum):
@@ -109,7 +116,13 @@ class NavigationConfig(SensorConfig):
     """Settings of the navigation env."""
 
     num_envs: int = setting(1024, at_least=1, at_most=2**24, resume="restart")
-    """Number of drones simulated in parallel."""
+    """Number of drones simulated in parallel; a multiple of drones."""
+    drones: int = setting(1, at_least=1, at_most=32, resume="restart")
+    """Drones that fly together in one world, each to its own goal: they see each other as moving obstacles and collide.
+    Their episode ends when all have reached their goals or crashed, or at the time limit."""
+    broadcast: bool = True
+    """With drones above 1: drones know the positions and velocities of all others within lidar_range_m. false: only of
+    those in line of sight."""
     static_obstacles: int = setting(350, at_least=0, at_most=4000)
     """Number of columns on each map. NavRL's name: env.num_obstacles."""
     moving_obstacles: int = setting(80, at_least=0, at_most=4000, resume="restart")
@@ -153,7 +166,9 @@ class NavigationConfig(SensorConfig):
     """Largest commanded speed per axis, m/s."""
     starts: Starts = Starts.edges
     """Starts and goals. edges: on the four edges. rows: from y = 24 m to y = -24 m. mixed: as edges, but a share of
-    inside_share starts inside the forest. crossing: on opposite sides. lane: along the arena."""
+    inside_share starts inside the forest. crossing: on opposite sides. lane: along the arena. For several drones, besides
+    crossing: circle, to the opposite point; streams, two that cross at right angles; corridor, two that meet head-on in the
+    arena."""
     walls: bool = False
     """With starts=crossing: walls along the other two sides of the forest; leaving the map ends the episode."""
     inside_share: float = setting(0.5, at_least=0, at_most=1)
@@ -213,11 +228,35 @@ class NavigationConfig(SensorConfig):
                 "env.grid_map=true has no faults, so it cannot be used with env.perception.*: set env.grid_map=false, or "
                 "perception=perfect."
             )
-        if (self.layout is Layout.arena) != (self.starts is Starts.lane):
+        if (self.layout is Layout.arena) != (self.starts in (Starts.lane, Starts.corridor)):
             raise ConfigError(
                 f"env.layout={self.layout.value} does not fit env.starts={self.starts.value}: layout=arena and starts=lane "
-                "need each other, so set both or neither."
+                "(or corridor) need each other, so set both or neither."
             )
+        if self.drones > 1:
+            self._validate_drones()
+
+    def _validate_drones(self) -> None:
+        """Raise ConfigError for settings that do not work with several drones in one world."""
+        several = f"env.drones={self.drones}"
+        if self.num_envs % self.drones:
+            raise ConfigError(
+                f"env.num_envs is {self.num_envs}, but must be a multiple of {several} on every rank and in every half of "
+                f"collect.mode=halves: set env.num_envs={-(-self.num_envs // self.drones) * self.drones}."
+            )
+        if self.starts not in TOGETHER:
+            raise ConfigError(
+                f"{several} needs starts that are apart from each other, not env.starts={self.starts.value}: choose one of "
+                f"{', '.join(starts.value for starts in TOGETHER)}."
+            )
+        if not self.success_ends_episode:
+            raise ConfigError(f"{several} needs env.success_ends_episode=true: a drone leaves the world at its goal.")
+        alone = {"world": "", "fresh_maps": False, "grid_map": False}
+        for name, value in alone.items():
+            if getattr(self, name) != value:
+                raise ConfigError(f"{several} does not work with env.{name}: set env.{name}={str(value).lower()}.")
+        if self.perception.active:
+            raise ConfigError(f"{several} does not work with faults of perception: set perception=perfect.")
 
     @property
     def refresh_steps(self) -> int:
@@ -243,7 +282,14 @@ class NavigationConfig(SensorConfig):
     def without_maps(self) -> NavigationConfig:
         """Return a config with the same observations and actions, but without obstacles: such an env is quick to build."""
         return replace(
-            self, num_maps=1, world="", static_obstacles=0, moving_obstacles=0, map_refresh_steps=0, fresh_maps=False
+            self,
+            drones=1,
+            num_maps=1,
+            world="",
+            static_obstacles=0,
+            moving_obstacles=0,
+            map_refresh_steps=0,
+            fresh_maps=False,
         )
 
     @property

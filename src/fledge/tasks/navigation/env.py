@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,13 @@ from fledge.core.random import split_seed
 from fledge.core.settings import check_settings
 from fledge.core.specs import TensorSpec
 from fledge.envs.base import Action
-from fledge.envs.launch import Call
+from fledge.envs.launch import Call, Program
 from fledge.envs.warp_env import Programs, Tensors, WarpEnv
 from fledge.tasks.navigation.config import ActionForm, NavigationConfig, Starts
 from fledge.tasks.navigation.networks.feature_policy import VELOCITY
 from fledge.tasks.navigation.perception import kernels as perception
 from fledge.tasks.navigation.perception.structs import faults_bytes, make_faults
-from fledge.tasks.navigation.physics import episode, flight
+from fledge.tasks.navigation.physics import episode, flight, meetings
 from fledge.tasks.navigation.physics.maps import MapBank
 from fledge.tasks.navigation.physics.quadrotor import ROTOR_FILTER
 from fledge.tasks.navigation.physics.structs import Beams, Drones, Obs, Outcome, Result, allocate, bind, make_params
@@ -58,6 +58,7 @@ class NavigationEnv(WarpEnv):
     ) -> None:
         self.cfg = cfg = cfg or NavigationConfig()
         check_settings(cfg, "env.")
+        self.group = cfg.drones
         super().__init__(cfg, device, seed, num_threads, env_offset, total_envs)
         self.decision_s = cfg.dt_s * cfg.decimation
         self.one_clock = cfg.starts is not Starts.crossing and not cfg.world
@@ -74,7 +75,8 @@ class NavigationEnv(WarpEnv):
         )
         self.beams = self._make_beams()
         n, ring = self.num_envs, cfg.randomize.latency_steps + 1
-        self.drones, self.state = allocate(Drones, {1: (n,), 2: (n, ring)}, self.device)
+        track = (n, cfg.decimation + 1 if cfg.drones > 1 else 0)
+        self.drones, self.state = allocate(Drones, {1: (n,), 2: (n, ring), "track": track}, self.device)
         self.state["episode"].fill_(-1)
         self.state["quat"][:, 3] = 1.0
         action_width = 1 if cfg.action_form is ActionForm.headings else 3
@@ -136,6 +138,10 @@ class NavigationEnv(WarpEnv):
             episodes = self.state["episode"].cpu().numpy()[envs] + 1
             self.bank.build_for_episodes(envs, envs + self.env_offset, episodes, self._clock)
 
+    def record(self, calls: Sequence[Call]) -> Program:
+        """Return the program that launches these kernels over all drones; drones of one world stay in one thread range."""
+        return self.launcher.record(calls, self.num_envs // self.group, self.group)
+
     def restart_call(self, mask: Any) -> Call:
         return Call(episode.restart, [self.params, self.bank.maps, self.drones, mask, mask])
 
@@ -166,12 +172,15 @@ class NavigationEnv(WarpEnv):
         keep = [Call(episode.keep_final, [result, *as_bytes(tensors, name)]) for name in self.declared()]
         restart = Call(episode.restart, [p, maps, drones, result.terminated, result.truncated])
         advance = [Call(perception.advance_faults, [p, self.faults, maps, drones])] if self.faults is not None else []
-        record, n = self.launcher.record, self.num_envs
+        together = cfg.drones > 1
+        meet = [Call(meetings.meet, [p, drones])] if together else []
+        end = [Call(episode.end_together, [p, drones, result])] if together else []
+        record = self.record
         return Programs(
             tensors,
-            advance=record([fly, *advance, *observe_calls(0), conclude, *perceive(0), *plan(ALL)], n),
-            restart=record([*keep, restart, *observe_calls(1), *finish(1), *plan(ENDED)], n),
-            observe=record([*observe_calls(0), *finish(0), *plan(BEGUN)], n),
+            advance=record([fly, *meet, *advance, *observe_calls(0), conclude, *end, *perceive(0), *plan(ALL)]),
+            restart=record([*keep, restart, *observe_calls(1), *finish(1), *plan(ENDED)]),
+            observe=record([*observe_calls(0), *finish(0), *plan(BEGUN)]),
         )
 
     # ---- state -------------------------------------------------------------------------------------------------
@@ -194,6 +203,7 @@ class NavigationEnv(WarpEnv):
         saved.setdefault("route", (saved["goal"] - saved["start"]).norm(dim=-1))  # which they lack
         for name in ("tuning", "wind", "drift", "gap"):  # older checkpoints lack them
             saved.setdefault(name, NOMINAL.get(name, torch.tensor(0.0)).expand_as(self.state[name]))
+        saved.setdefault("track", self.state["track"])
         own = {**self.state, **self._other_state()}
         self.check_shapes(saved, own)
         self.bank.load_state_dict(state["maps"])

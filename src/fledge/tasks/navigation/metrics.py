@@ -29,13 +29,29 @@ from fledge.core.settings import flat_settings
 from fledge.envs.base import Action, TensorEnv
 from fledge.tasks.metrics import EpisodeMetrics, TaskMetrics
 from fledge.tasks.navigation.benchmarks import BENCHMARKS
-from fledge.tasks.navigation.config import EDGE_M, FOREST_HALF_M, ActionForm, Collision, NavigationConfig, Starts
+from fledge.tasks.navigation.config import (
+    EDGE_M,
+    FOREST_HALF_M,
+    FORMATIONS,
+    ActionForm,
+    Collision,
+    NavigationConfig,
+    Starts,
+)
 from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.physics.structs import Outcome
 from fledge.tasks.presets import Presets
 
 PRESETS = Presets(Path(__file__).parent / "presets")
-CLASSES = ("crossing", "opposite", "adjacent", "same", "inside", "route")  # sides of start and goal, the hardest first
+CLASSES = (
+    "crossing",
+    "opposite",
+    "adjacent",
+    "same",
+    "inside",
+    "route",
+    "formation",
+)  # sides of start and goal, the hardest first
 
 
 class FlightMetrics(EpisodeMetrics):
@@ -49,6 +65,7 @@ class FlightMetrics(EpisodeMetrics):
         self.env = env
         zeros = torch.zeros(env.num_envs, device=env.device)
         self.path, self.least = zeros.clone(), torch.full_like(zeros, math.inf)
+        self.seconds = zeros.clone()  # flown by each of several drones
         self.command: Tensor | None = None
         self.begun = torch.ones_like(zeros, dtype=torch.bool)  # the next command is the first of its episode
 
@@ -56,8 +73,13 @@ class FlightMetrics(EpisodeMetrics):
         state, seconds = self.env.state, self.env.decision_s
         speed = state["vel"].norm(dim=-1)
         self.route = state["route"].clone()
-        self.path += speed * seconds
         gap = state["gap"].clamp(0.0, self.env.cfg.lidar_range_m)
+        if self.env.cfg.drones > 1:  # a drone that has landed rests until the others have
+            flies = (state["crash"] == 0) & (state["reached"] == 0)
+            speed, counted = speed * flies, counted & flies
+            self.seconds += flies * seconds
+            gap = torch.where(flies, gap, self.env.cfg.lidar_range_m)
+        self.path += speed * seconds
         self.least = torch.minimum(self.least, gap)
         command = self._command(action)
         if self.command is not None:
@@ -76,8 +98,9 @@ class FlightMetrics(EpisodeMetrics):
         self._add("arrived", torch.ones_like(self.path), arrived)
         self._add("detour", self.path / self.route.clamp(min=1e-6), arrived)
         self._add("least", self.least, arrived)
+        self._add("seconds", self.seconds, arrived)
         over = outcome != 0
-        self.path[over], self.least[over], self.begun[over] = 0.0, math.inf, True
+        self.path[over], self.seconds[over], self.least[over], self.begun[over] = 0.0, 0.0, math.inf, True
 
     def figures(self) -> dict[str, float]:
         sums = {name: float(value) for name, value in self.sums.items()}
@@ -90,6 +113,8 @@ class FlightMetrics(EpisodeMetrics):
         }
         if arrived:
             figures |= {"least_clearance": sums["least"] / arrived, "detour": sums["detour"] / arrived}
+            if self.env.cfg.drones > 1:  # an episode is as long as the longest of its flights
+                figures["mean_success_seconds"] = sums["seconds"] / arrived
         return figures
 
     def _add(self, name: str, value: Tensor, where: Tensor) -> None:
@@ -154,7 +179,7 @@ class NavigationMetrics(TaskMetrics):
     )
     class_legend = (
         "By the sides of the map that start and goal lie on: crossing (opposite sides, with walls: no way round), opposite, "
-        "adjacent, the same; inside: the start is in the forest."
+        "adjacent, the same; inside: the start is in the forest; formation: several drones."
     )
     legend = (
         "outside: share of the time outside the forest. effort: mean change of the commanded velocity, m/s per second. Of "
@@ -176,6 +201,8 @@ class NavigationMetrics(TaskMetrics):
         assert isinstance(env, NavigationEnv)
         if env.cfg.world:
             return torch.full((env.num_envs,), CLASSES.index("route"))
+        if env.cfg.starts in FORMATIONS:
+            return torch.full((env.num_envs,), CLASSES.index("formation"))
         if env.cfg.walls or env.cfg.starts is Starts.lane:  # no way round
             return torch.full((env.num_envs,), CLASSES.index("crossing"))
         start, goal = (side_of(env.state[name].cpu()) for name in ("start", "goal"))
@@ -188,6 +215,7 @@ class NavigationMetrics(TaskMetrics):
         names = ("static_obstacles", "moving_obstacles", "floating_boxes")
         facts = {name: getattr(cfg, name) for name in names}
         faults = faults_of(cfg)
+        facts |= {"drones": cfg.drones, "broadcast": cfg.broadcast} if cfg.drones > 1 else {}
         facts |= {"starts": cfg.starts.value, "walls": cfg.walls, "collision": cfg.collision.value}
         facts |= {"perception": perception_name(faults), **({"world": cfg.world} if cfg.world else {})}
         return {**facts, **({"faults": faults} if faults else {})}
@@ -202,6 +230,8 @@ class NavigationMetrics(TaskMetrics):
         label = f"{where} {cfg.static_obstacles}/{cfg.moving_obstacles}{'' if cfg.floating_boxes else ' low'}"
         if cfg.world:
             label = f"{', '.join(Path(name).stem for name in cfg.world_names)} {cfg.moving_obstacles}"
+        if cfg.drones > 1:
+            label += f", {cfg.drones} drones{'' if cfg.broadcast else ' in sight'}"
         if cfg.collision is not Collision.cylinder:
             label += f", {cfg.collision.value}"
         faults = faults_of(cfg)

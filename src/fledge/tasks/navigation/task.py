@@ -12,7 +12,8 @@ from fledge.envs.base import TensorEnv
 from fledge.envs.placement import EnvPlacement
 from fledge.tasks.base import Task
 from fledge.tasks.curriculum import Curriculum
-from fledge.tasks.navigation.config import ActionForm, CurriculumConfig, NavigationConfig, Starts
+from fledge.tasks.match import MatchRules
+from fledge.tasks.navigation.config import TOGETHER, ActionForm, CurriculumConfig, NavigationConfig, Starts
 from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.metrics import NavigationMetrics
 from fledge.tasks.navigation.networks.factory import NavigationPolicies
@@ -58,6 +59,13 @@ class MoversCurriculum(Curriculum):
         env.bank.set_movers_share(1.0 if ramp <= 0 else min(1.0, start + (1 - start) * progress / ramp))
 
 
+class SharedWorlds(MatchRules):
+    """Several drones in one world share an episode; each flies for itself."""
+
+    def rows(self, cfg: NavigationConfig) -> int:
+        return cfg.drones
+
+
 class NavigationTask(Task):
     """Drones that fly by LiDAR through a forest and a crowd of moving obstacles."""
 
@@ -70,6 +78,7 @@ class NavigationTask(Task):
     curriculum = MoversCurriculum()
     view = NavigationView()
     metrics = NavigationMetrics()
+    match = SharedWorlds()
 
     def make_env(self, cfg: NavigationConfig, placement: EnvPlacement = EnvPlacement()) -> NavigationEnv:
         p = placement
@@ -81,15 +90,15 @@ class NavigationTask(Task):
     def evaluation(self, cfg: NavigationConfig) -> NavigationConfig:
         """Return the config for evaluation: fixed maps with all movers, and episodes that end at the goal.
 
-        `starts` becomes edges, unless it is crossing or lane.
+        `starts` becomes edges, unless it is crossing, lane or a formation of several drones.
         """
         return dataclasses.replace(
             cfg,
-            num_envs=EVAL_DRONES,
+            num_envs=EVAL_DRONES // cfg.drones * cfg.drones,
             num_maps=EVAL_WORLDS if cfg.world else EVAL_MAPS,
             world=cfg.eval_world or cfg.world,
             movers_cycle=[1.0],
-            starts=cfg.starts if cfg.starts in (Starts.crossing, Starts.lane) else Starts.edges,
+            starts=cfg.starts if cfg.starts in (Starts.lane, *TOGETHER) else Starts.edges,
             success_ends_episode=True,
             map_refresh_steps=0,
         )

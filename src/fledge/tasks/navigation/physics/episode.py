@@ -1,14 +1,29 @@
-"""Kernels for the reward, the end of an episode and the start of the next one. One thread per drone."""
+"""Kernels for the reward, the end of an episode and the start of the next one. One thread per drone.
+
+Several drones in one world (`env.drones`) share an episode: `conclude` writes how each drone's flight ended, and
+`end_together` keeps it only once the flights of all have ended. Until then a drone that reached its goal or crashed rests:
+it is no obstacle to others, observes zeros, and gets no reward.
+"""
 
 import warp as wp
 
 from fledge.core.random import Purpose
 from fledge.envs.kernel_random import uniform4
-from fledge.tasks.navigation.config import CROSSING_HALF_M
 from fledge.tasks.navigation.physics.arena import LANE_HEIGHT_M, LANE_M
 from fledge.tasks.navigation.physics.flight import SUCCESS, gust, outside_band
 from fledge.tasks.navigation.physics.quadrotor import HOVER_THROTTLE, ROTOR_FILTER
+from fledge.tasks.navigation.physics.starts import (
+    P_GOAL,
+    P_START,
+    clear_inside,
+    deal_map,
+    deal_route,
+    edge_point,
+    place_in_formation,
+    side_point,
+)
 from fledge.tasks.navigation.physics.structs import (
+    CIRCLE,
     CROSSING,
     EDGE_M,
     LANE,
@@ -21,25 +36,23 @@ from fledge.tasks.navigation.physics.structs import (
     Outcome,
     Params,
     Result,
+    has_landed,
     step_limit,
 )
-from fledge.tasks.navigation.physics.terrain import SOLID, cell_at, free_distance, open_axis
+from fledge.tasks.navigation.physics.terrain import open_axis
 from fledge.tasks.navigation.rewards import KINDS, RewardKind, Step, total_reward
+from fledge.tasks.navigation.sensing.mover_beams import scan_movers
 from fledge.tasks.navigation.sensing.observe import (
     add_lidar_noise,
+    clear_observations,
     observe_obstacles,
     observe_self,
-    scan_movers,
     takes_part,
 )
 
 TIMEOUT = int(Outcome.TIMEOUT)
 NAVRL = KINDS.index(RewardKind.navrl)
 ROW_WIDTH_M = 32.0
-INSIDE_M = 19.0
-P_START = wp.uint32(int(Purpose.START))
-P_GOAL = wp.uint32(int(Purpose.GOAL))
-P_MAP = wp.uint32(int(Purpose.MAP_CHOICE))
 P_DOMAIN = wp.uint32(int(Purpose.DOMAIN))
 
 
@@ -109,6 +122,12 @@ def conclude(first: int, p: Params, maps: Maps, beams: Beams, drones: Drones, re
     step.succeeded = terminated and crash == 0
     reward = total_reward(p.reward_kind, p.weights, step, i, result.terms)
     add_lidar_noise(i, p, maps, drones, obs)
+    if p.drones > 1 and terminated:
+        clear_observations(i, p, obs)
+        if drones.elapsed[i] == 0.0:  # it landed in an earlier decision
+            reward = 0.0
+            for k in range(result.terms.shape[1]):
+                result.terms[i, k] = 0.0
     outcome = int(0)
     if terminated or truncated:
         outcome = TIMEOUT
@@ -126,93 +145,20 @@ def conclude(first: int, p: Params, maps: Maps, beams: Beams, drones: Drones, re
     result.episode_length[i] = (drones.step[i] + p.decimation - 1) / p.decimation
 
 
-@wp.func
-def edge_point(u: wp.vec4) -> wp.vec3:
-    """Return a random point on one of the four edges at ±24 m, 0.5 to 2.5 m high.
-
-    `u` has uniform random numbers in [0, 1).
-    """
-    along = EDGE_M * (2.0 * u[1] - 1.0)
-    z = 0.5 + 2.0 * u[2]
-    side = int(u[0] * 4.0)
-    across = wp.where(side % 2 == 0, EDGE_M, -EDGE_M)
-    return wp.where(side < 2, wp.vec3(along, across, z), wp.vec3(across, along, z))
-
-
-@wp.func
-def side_point(axis: int, sign: float, u: wp.vec4) -> wp.vec3:
-    """Return a random point, 0.5 to 2.5 m high, on the edge where x (`axis` 0) or y (`axis` 1) is `sign` * 24 m.
-
-    `u` has uniform random numbers in [0, 1).
-    """
-    along = CROSSING_HALF_M * (2.0 * u[1] - 1.0)
-    if axis == 0:
-        return wp.vec3(sign * EDGE_M, along, 0.5 + 2.0 * u[2])
-    return wp.vec3(along, sign * EDGE_M, 0.5 + 2.0 * u[2])
-
-
-@wp.func
-def has_mover_near(p: Params, maps: Maps, slot: int, x: float, y: float) -> bool:
-    """Return whether a moving obstacle is within 2 m of a point, horizontally."""
-    for j in range(maps.crowd.count[slot]):
-        c = maps.crowd.trail[p.decimation - 1, slot, j]
-        if (c[0] - x) * (c[0] - x) + (c[1] - y) * (c[1] - y) < 4.0:
-            return True
-    return False
-
-
-@wp.func
-def is_clear(p: Params, maps: Maps, slot: int, x: float, y: float) -> bool:
-    """Return whether a point is at least 0.5 m from columns and 2 m from moving obstacles."""
-    cell = cell_at(x, y)
-    if cell < 0:
-        return True
-    value = int(maps.grid[slot, cell])
-    if value >= SOLID or free_distance(value) < 0.5:
-        return False
-    return not has_mover_near(p, maps, slot, x, y)
-
-
-@wp.func
-def clear_inside(p: Params, maps: Maps, slot: int, drone: wp.uint32, when: wp.uint32, fallback: wp.vec3) -> wp.vec3:
-    """Return a random point inside the forest with free space around it, or the fallback if none is found."""
-    for t in range(16):
-        u = uniform4(drone, when, P_START, wp.uint32(t + 1), p.seed)
-        x = INSIDE_M * (2.0 * u[0] - 1.0)
-        y = INSIDE_M * (2.0 * u[1] - 1.0)
-        if is_clear(p, maps, slot, x, y):
-            return wp.vec3(x, y, 0.5 + 2.0 * u[2])
-    return fallback
-
-
-@wp.func
-def deal_map(p: Params, maps: Maps, i: int, drone: wp.uint32, when: wp.uint32) -> int:
-    """Return the slot of the next episode's map: the drone's own slot with `fresh_maps`, else that of a random map in use.
-
-    In use at clock t are the maps with the numbers head .. head + active - 1, where head = t // map_refresh_steps.
-    """
-    if p.fresh_maps == 1:
-        return i
-    u = uniform4(drone, when, P_MAP, wp.uint32(0), p.seed)
-    position = int(u[0] * float(p.active))
-    if p.map_refresh_steps > 0:
-        position = position + maps.clock[0] / p.map_refresh_steps
-    return position % p.slots
-
-
-@wp.func
-def deal_route(p: Params, maps: Maps, slot: int, drone: wp.uint32, when: wp.uint32) -> int:
-    """Return the number of a random route of the slot's world, if possible one without a moving obstacle at its start."""
-    w = maps.voxels.world[slot]
-    routes = maps.voxels.start.shape[1]
-    route = int(0)
-    for t in range(8):
-        u = uniform4(drone, when, P_START, wp.uint32(t), p.seed)
-        route = wp.min(int(u[0] * float(routes)), routes - 1)
-        start = maps.voxels.start[w, route]
-        if not has_mover_near(p, maps, slot, start[0], start[1]):
-            return route
-    return route
+@wp.kernel(enable_backward=False)
+def end_together(first: int, p: Params, drones: Drones, result: Result):
+    """Let the episodes of the drones of one world go on until the flights of all have ended."""
+    i = first + wp.tid()
+    group = i - i % p.drones
+    longest = int(0)
+    for j in range(group, group + p.drones):
+        longest = wp.max(longest, drones.step[j])
+        limit = step_limit(p, drones.start[j], drones.goal[j], drones.route[j])
+        if not has_landed(drones, j) and drones.step[j] < limit:
+            result.terminated[i] = False
+            result.truncated[i] = False
+            result.outcome[i] = wp.uint8(0)
+    result.episode_length[i] = (longest + p.decimation - 1) / p.decimation
 
 
 @wp.func
@@ -252,11 +198,17 @@ def begin_episode(i: int, p: Params, maps: Maps, drones: Drones):
     elif p.starts == CROSSING:
         sign = wp.where(u[0] < 0.5, -1.0, 1.0)
         axis = open_axis(maps.keys[slot])
+        if p.drones > 1:  # drones of one world start apart from each other
+            u[1] = (float(index % p.drones) + 0.4 * u[1]) / float(p.drones)
         start = side_point(axis, sign, u)
         goal = side_point(axis, -sign, g)
     elif p.starts == LANE:
         start = wp.vec3(0.0, -LANE_M, LANE_HEIGHT_M)
         goal = wp.vec3(0.0, LANE_M, LANE_HEIGHT_M)
+    elif p.starts >= CIRCLE:
+        both = place_in_formation(p, maps, slot, drone, when)
+        start = wp.vec3(both[0], both[1], both[2])
+        goal = wp.vec3(both[3], both[4], both[5])
     if p.voxels == 0:
         drones.route[i] = wp.length(goal - start)
     dx = goal[0] - start[0]
@@ -324,6 +276,8 @@ def observe(first: int, only_ended: int, p: Params, maps: Maps, beams: Beams, dr
     if takes_part(i, only_ended, result):
         complete(i, p, maps, beams, drones, obs)
         add_lidar_noise(i, p, maps, drones, obs)
+        if p.drones > 1 and has_landed(drones, i):
+            clear_observations(i, p, obs)
 
 
 @wp.kernel(enable_backward=False)

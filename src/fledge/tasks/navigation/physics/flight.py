@@ -174,8 +174,10 @@ def fly(first: int, p: Params, maps: Maps, beams: Beams, action: wp.array2d(dtyp
     limit = step_limit(p, start, goal, drones.route[i])
     outside = float(0.0)
     elapsed = float(0.0)
-    crash = int(0)
+    crash = drones.crash[i]  # not 0 only for one of several drones, which rests
     reached = drones.reached[i]
+    if p.drones > 1:
+        drones.track[i, 0] = body.pos
     for k in range(p.decimation):
         if crash == 0 and (reached == 0 or p.success_ends_episode == 0) and step < limit:
             current = command
@@ -202,6 +204,8 @@ def fly(first: int, p: Params, maps: Maps, beams: Beams, action: wp.array2d(dtyp
                 crash = collision(p, maps, beams, k, slot, was, body.pos, yaw_of(body.quat))
             if crash == 0 and wp.length(goal - body.pos) < p.goal_radius_m:
                 reached = 1
+            if p.drones > 1:
+                drones.track[i, k + 1] = body.pos
     drones.pos[i] = body.pos
     drones.vel[i] = body.vel
     drones.quat[i] = body.quat

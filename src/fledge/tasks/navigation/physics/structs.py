@@ -6,6 +6,7 @@ N drones, K map slots, H azimuths, V elevations, G = ceil(V / 4) groups of eleva
 
 import dataclasses
 import enum
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 import warp as wp
 
 from fledge.tasks.navigation.config import (
+    CROSSING_HALF_M,
     EDGE_M,
     ActionForm,
     Collision,
@@ -26,10 +28,11 @@ from fledge.tasks.navigation.physics.voxel_struct import Voxels
 from fledge.tasks.navigation.rewards import KINDS, Weights, make_weights
 from fledge.tasks.navigation.sensing.observations import OBSERVATIONS
 
-EDGES, ROWS, MIXED, CROSSING, LANE = range(len(Starts))
+EDGES, ROWS, MIXED, CROSSING, LANE, CIRCLE, STREAMS, CORRIDOR = range(len(Starts))
 FIRST_ORDER = list(Dynamics).index(Dynamics.first_order)
 SPHERE, BEAMS = (list(Collision).index(c) for c in (Collision.sphere, Collision.beams))
 HEADINGS = list(ActionForm).index(ActionForm.headings)
+LONGEST_CROSSING = math.hypot(2.0 * EDGE_M, 2.0 * CROSSING_HALF_M) / (2.0 * EDGE_M)
 ROUTE_START_M = 5.0  # added to the length of a route for its time limit: starting, and finding the way
 OWN = (
     "env_offset",  # global index of this env's first drone
@@ -110,6 +113,9 @@ class Drones:
     elapsed: wp.array(dtype=wp.float32)  # s flown in this decision
     gap: wp.array(dtype=wp.float32)  # m to the nearest surface in reach of the sensors, without faults
     episode_return: wp.array(dtype=wp.float32)
+    track: wp.array2d(
+        dtype=wp.vec3
+    )  # [N, D + 1] m, world: position before this decision and after each physics step; [N, 0] for lone drones
 
 
 @wp.struct
@@ -191,9 +197,17 @@ def step_limit(p: Params, start: wp.vec3, goal: wp.vec3, route: float) -> int:
         return int(float(p.max_episode_steps) * (route + ROUTE_START_M) / EDGE_M)
     if p.starts != CROSSING:
         return p.max_episode_steps
+    if p.drones > 1:  # the limit of the longest crossing, so that it is the same for all drones of a world
+        return int(wp.ceil(float(p.max_episode_steps) * LONGEST_CROSSING))
     dx = goal[0] - start[0]
     dy = goal[1] - start[1]
     return int(float(p.max_episode_steps) * wp.sqrt(dx * dx + dy * dy) / (2.0 * EDGE_M))
+
+
+@wp.func
+def has_landed(drones: Drones, i: int) -> bool:
+    """Return whether drone i, one of several in a world, has reached its goal or crashed in this episode."""
+    return drones.crash[i] > 0 or drones.reached[i] == 1
 
 
 @wp.func

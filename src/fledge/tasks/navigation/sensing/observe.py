@@ -5,7 +5,7 @@ import warp as wp
 from fledge.core.random import Purpose
 from fledge.envs.kernel_random import TWO_PI, normal2, uniform4
 from fledge.tasks.navigation.physics.quadrotor import yaw_of
-from fledge.tasks.navigation.physics.shapes import is_standing, overlaps_height, ray_distance, width_class, width_of
+from fledge.tasks.navigation.physics.shapes import is_standing, overlaps_height, width_class, width_of
 from fledge.tasks.navigation.physics.structs import (
     Beams,
     Drones,
@@ -20,6 +20,7 @@ from fledge.tasks.navigation.physics.structs import (
 from fledge.tasks.navigation.physics.terrain import HEIGHT_STEP, SOLID, cell_at
 from fledge.tasks.navigation.physics.voxels import cast_voxels, is_solid_around
 from fledge.tasks.navigation.sensing.observations import DYNAMIC_OBSTACLE, NEAREST, POSE, STATE
+from fledge.tasks.navigation.sensing.peers import PEER_KIND, num_peers, peer, peer_class, sees_peer
 from fledge.tasks.navigation.sensing.raycast import cast_four
 
 P_LIDAR = wp.uint32(int(Purpose.LIDAR_NOISE))
@@ -71,34 +72,14 @@ def scan(first: int, only_ended: int, p: Params, maps: Maps, beams: Beams, drone
 
 
 @wp.func
-def scan_movers(i: int, p: Params, maps: Maps, beams: Beams, drones: Drones, obs: Obs):
-    """Shorten the beams that hit moving obstacles; each obstacle is tested only at the azimuths that it can cover."""
-    slot = drones.slot[i]
-    pos = drones.pos[i]
-    yaw = yaw_of(drones.quat[i])
-    last = p.decimation - 1
-    for j in range(maps.crowd.count[slot]):
-        c = maps.crowd.trail[last, slot, j]
-        kind = maps.crowd.kinds[j]
-        reach = width_of(kind) * 0.70710678  # circumscribed circle of a square footprint
-        dx = c[0] - pos[0]
-        dy = c[1] - pos[1]
-        away = wp.sqrt(dx * dx + dy * dy)
-        if away < p.lidar_range_m + reach:
-            half = wp.where(away > reach, wp.asin(wp.min(reach / away, 1.0)), 3.1415927)
-            pitch = TWO_PI / float(p.lidar_azimuths)
-            centre = (wp.atan2(dy, dx) - yaw) / pitch
-            low = int(wp.floor(centre - half / pitch))
-            high = wp.min(int(wp.ceil(centre + half / pitch)), low + p.lidar_azimuths - 1)
-            for b in range(low, high + 1):
-                h = ((b % p.lidar_azimuths) + p.lidar_azimuths) % p.lidar_azimuths
-                angle = yaw + TWO_PI * float(h) / float(p.lidar_azimuths)
-                for v in range(p.elevations):
-                    cosine = beams.cosine[v / 4][v % 4]
-                    ray = wp.vec3(cosine * wp.cos(angle), cosine * wp.sin(angle), cosine * beams.slope[v / 4][v % 4])
-                    d = ray_distance(kind, pos, ray, c)
-                    n = h * p.elevations + v
-                    obs.lidar[i, n] = wp.max(obs.lidar[i, n], p.lidar_range_m - d)
+def clear_observations(i: int, p: Params, obs: Obs):
+    """Write zeros to the observations of drone i, except to `direction` and `pose`: no hits, no movers, goal reached."""
+    for n in range(p.lidar_azimuths * p.elevations):
+        obs.lidar[i, n] = 0.0
+    for n in range(NEAREST * M_COLUMNS):
+        obs.dynamic_obstacle[i, n] = 0.0
+    for n in range(obs.state.shape[1]):
+        obs.state[i, n] = 0.0
 
 
 @wp.func
@@ -201,10 +182,18 @@ def observe_obstacles(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs) -
     near = distances(1.0e9)
     index = indices(-1)
     reach = p.lidar_range_m * p.lidar_range_m
-    for j in range(maps.crowd.count[slot]):
-        c = maps.crowd.trail[last, slot, j]
+    crowd = maps.crowd.count[slot]
+    for j in range(crowd + num_peers(p)):
+        c = wp.vec3()
+        if j < crowd:
+            c = maps.crowd.trail[last, slot, j]
+        else:
+            c = drones.pos[peer(p, i, j - crowd)]
         d = (c[0] - pos[0]) * (c[0] - pos[0]) + (c[1] - pos[1]) * (c[1] - pos[1])
-        if d <= reach and d < near[NEAREST - 1]:
+        shown = d <= reach and d < near[NEAREST - 1]
+        if j >= crowd and shown:
+            shown = sees_peer(p, maps, drones, i, peer(p, i, j - crowd))
+        if shown:
             carried = j
             for k in range(NEAREST):
                 if d < near[k]:
@@ -222,6 +211,13 @@ def observe_obstacles(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs) -
         if j < 0:
             clear_mover(i, k, obs)
             logs = logs + wp.log(p.lidar_range_m)
+        elif j >= crowd:
+            o = peer(p, i, j - crowd)
+            offset = drones.pos[o] - pos
+            write_mover(i, k, PEER_KIND, offset, wp.sqrt(near[k]), drones.vel[o], peer_class(p), x_axis, obs)
+            surface = wp.length(offset) - p.collision_radius_m
+            logs = logs + wp.log(wp.clamp(surface, 1.0e-6, p.lidar_range_m))
+            closest = wp.min(closest, surface)
         else:
             offset = maps.crowd.trail[last, slot, j] - pos
             kind = maps.crowd.kinds[j]

@@ -61,6 +61,8 @@ def draw_flights(axes: Any, tracks: Sequence[Trajectory], title: str) -> None:
             axes.add_patch(Circle((x, y), width / 2, facecolor=colour, edgecolor="none", alpha=0.45))
     low = np.min([track.frames["pos"][:, :2].min(axis=0) for track in tracks], axis=0) - 0.5
     high = np.max([track.frames["pos"][:, :2].max(axis=0) for track in tracks], axis=0) + 0.5
+    if np.isnan(height).all():  # nothing but flights to show
+        extent = (low[0], high[0], low[1], high[1])
     axes.set_xlim(min(extent[0], low[0]), max(extent[1], high[0]))
     axes.set_ylim(min(extent[2], low[1]), max(extent[3], high[1]))
     axes.set_aspect("equal")
