@@ -99,7 +99,7 @@ def test_trajectories_are_bit_identical_for_1_2_and_8_threads(make: Make, maps: 
 @every_kind_of_maps
 @pytest.mark.parametrize("starts", Starts)
 def test_one_env_of_32_flies_like_two_envs_of_16(make: Make, maps: dict[str, Any], starts: Starts) -> None:
-    layout = Layout.arena if starts is Starts.lane else Layout.forest
+    layout = Layout.arena if starts in (Starts.lane, Starts.corridor) else Layout.forest
     options = FAST | maps | {"starts": starts, "layout": layout, "randomize": NOISE}
     whole = fly(make(num_envs=32, **options), 45, rows=slice(0, 32))
     for offset in (0, 16):

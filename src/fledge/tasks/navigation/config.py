@@ -251,8 +251,7 @@ class NavigationConfig(SensorConfig):
             )
         if not self.success_ends_episode:
             raise ConfigError(f"{several} needs env.success_ends_episode=true: a drone leaves the world at its goal.")
-        alone = {"world": "", "fresh_maps": False, "grid_map": False}
-        for name, value in alone.items():
+        for name, value in {"world": "", "fresh_maps": False, "grid_map": False}.items():
             if getattr(self, name) != value:
                 raise ConfigError(f"{several} does not work with env.{name}: set env.{name}={str(value).lower()}.")
         if self.perception.active:
