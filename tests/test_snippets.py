@@ -219,6 +219,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         words = [*small, "env.num_maps=1", "policy.hidden=[16]"]
         run_training(find_task("navigation"), None, words, Path("runs/mine"))
         run_training(find_task("examples/hover.py"), None, small, Path("runs/hover"))
+        run_training(find_task("examples/remember.py"), None, [*small, "policy.gru_size=4"], Path("runs/remember"))
         write_navrl_checkpoint(Path("navrl_checkpoint.pt"))
         CliRunner().invoke(main, ["eval", "gap", "--episodes", "2", "--record", "flights.frec", "env.num_envs=2"])
         names = {word.partition("=")[2] or word for line in (*COMMANDS, *INLINE) for word in words_of(line)}

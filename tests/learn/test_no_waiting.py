@@ -33,6 +33,7 @@ def general() -> MLPActorCritic:
 
 POLICIES = {"features": FeaturePolicy, "navrl": NavRLActorCritic, "mlp": general, "squashed": FeatureActor}
 POLICIES["grid_q"] = lambda: GridQ(16, 8, (24,))
+POLICIES["recurrent"] = lambda: FeaturePolicy(gru_size=5)
 
 
 def blind(name: str) -> tuple[Any, dict[str, Tensor]]:
@@ -61,13 +62,13 @@ def test_policies_decide_without_looking(name: str, deterministic: bool) -> None
     policy, obs = blind(name)
     policy.act(obs, deterministic)
     if isinstance(policy, ActorCritic):
-        params, _ = policy(policy.encode(obs))
+        params, *_ = policy.step(policy.encode(obs))
         assert policy.head.log_prob(params, policy.head.sample(params)).shape == (N,)
         assert policy.value(policy.encode(obs)).shape == (N,)
 
 
 @pytest.mark.parametrize("stale_policy", [False, True])
-@pytest.mark.parametrize("name", ["features", "navrl", "mlp"])
+@pytest.mark.parametrize("name", ["features", "navrl", "mlp", "recurrent"])
 def test_ppo_learns_without_looking_until_it_reports(
     name: str, stale_policy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,6 +80,7 @@ def test_ppo_learns_without_looking_until_it_reports(
     rollout |= {k: torch.zeros(T, N, dtype=torch.bool, device="meta") for k in ("terminated", "truncated")}
     rollout["input"] = torch.zeros(T, N, policy.inputs, device="meta")
     rollout["raw_action"] = torch.zeros(T, N, policy.head.width, device="meta")
+    rollout["hidden"] = torch.zeros(T, N, policy.hidden_size, device="meta")
     assert learner.update(TensorDict(rollout, [T, N])) == {}
 
 

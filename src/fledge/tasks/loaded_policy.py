@@ -57,6 +57,8 @@ class LoadedPolicy:
     def act(self, obs: Mapping[str, Any] | TensorDictBase, deterministic: bool = True) -> Any:
         """Return the actions for a batch of observations, or the action for a single observation.
 
+        A recurrent policy remembers the episode of each row until `reset`: pass the rows of all envs, in the same order.
+
         Args:
             obs: Arrays or tensors by name, [B, ...] each, or without the batch axis for a single observation. Entries that
                 the policy does not read are ignored.
