@@ -25,6 +25,7 @@ from click.testing import CliRunner
 from benchmarks.commands import main as benchmarks
 from fledge.app.play.match_manager import read_play_args
 from fledge.cli import main
+from fledge.cli.group import split_overrides
 from fledge.cli.task_options import read_vary
 from fledge.core.settings import check_settings
 from fledge.evaluation.comparison import task_of
@@ -262,10 +263,9 @@ def check_flight(
     env_preset: str | None = None,
     **options: Any,
 ) -> None:
-    names = [word for word in arguments if "=" not in word]
+    names, overrides = split_overrides(arguments)
     found = task_of(names) if task is None and len(names) > 1 else None
     policies = [policy_called(name, found.reference if found else task) for name in names]
-    overrides = [word for word in arguments if "=" in word]
     key, values = read_vary(vary, options) or ("", [""])
     for policy in policies:
         for value in values:

@@ -96,6 +96,13 @@ def test_tables_and_rows_say_which_perception_a_figure_was_measured_in() -> None
     assert TASK.evaluation(own).perception == own.perception  # judged in the env that it was trained in
 
 
+def test_the_contract_for_robots_is_that_of_perfect_perception() -> None:
+    faulty, plain = (make_config("navigation", "planned", [f"perception={name}"]).env for name in ("poor", "perfect"))
+    ours, theirs = TASK.contract(faulty), TASK.contract(plain)
+    for name in ("state", "lidar", "dynamic_obstacle"):
+        assert ours["observation"][name] == theirs["observation"][name]
+
+
 def test_the_benchmark_has_every_fault_and_others_have_none() -> None:
     policy = load_policy("fledge-nav")
     bench, changed = BENCHMARKS["faults"], set()
