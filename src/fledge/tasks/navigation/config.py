@@ -183,6 +183,7 @@ class NavigationConfig(SensorConfig):
 
     def validate(self) -> None:
         """Raise ConfigError for settings that contradict each other."""
+        self.validate_sensor()
         if self.world and (self.fresh_maps or self.map_refresh_steps):
             name = "fresh_maps" if self.fresh_maps else "map_refresh_steps"
             value = "false" if self.fresh_maps else "0"
