@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -214,8 +215,8 @@ def test_attitude_is_that_of_the_scan(make_env: MakeEnv) -> None:
     for _ in range(13):
         out = env.step(action)
         seen.append((out["obs"]["lidar"].clone(), out["obs"]["attitude"].clone()))
-    same = [torch.equal(a[0], b[0]) for a, b in zip(seen, seen[1:], strict=False)]
-    assert same == [torch.equal(a[1], b[1]) for a, b in zip(seen, seen[1:], strict=False)]
+    same = [torch.equal(a[0], b[0]) for a, b in itertools.pairwise(seen)]
+    assert same == [torch.equal(a[1], b[1]) for a, b in itertools.pairwise(seen)]
     assert same.count(False) == 2
     turned = turns(env, True)
     env2 = make_env("ouster16", *PLAIN, "env.decimation=1")

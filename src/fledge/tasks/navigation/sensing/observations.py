@@ -68,7 +68,7 @@ class SensorConfig:
 
     @property
     def casts_single_rays(self) -> bool:
-        """Whether each LiDAR ray is cast by itself. Otherwise rays of an azimuth are upright over each other and share a walk."""
+        """Whether each LiDAR ray is cast by itself; else the rays of an azimuth are upright and share a walk."""
         shaped = self.lidar_pinhole or self.lidar_jitter or self.lidar_tilts
         return shaped or self.lidar_view_deg < 360 or self.lidar_min_range_m > 0
 

@@ -3,7 +3,7 @@
 A sensor has H columns and V rows of rays. Column h has the azimuth `azimuths_deg(cfg)[h]`, counter-clockwise from straight
 ahead, and row v the elevation `elevations_deg(cfg)[v]`, upwards; in a camera (`lidar_pinhole`) this is the elevation in the
 middle of the image, and the ray of pixel (h, v) is (1, tan(azimuth), tan(elevation)), normalised. x points ahead, y to the
-left, z up: in the drone's body frame if the sensor tilts with it (`lidar_tilts`), else in the frame that is turned by yaw only.
+left, z up: in the drone's body frame if the sensor tilts with it (`lidar_tilts`), else in a frame turned by yaw only.
 """
 
 from __future__ import annotations
