@@ -68,6 +68,14 @@ def may_meet(kind: int, away: wp.vec3, span: wp.vec2, range_m: float) -> bool:
     return turn <= span[1] + wp.asin(reach / flat)
 
 
+@wp.func
+def passes_near(kind: int, away: wp.vec3, ray: wp.vec3) -> bool:
+    """Return whether a ray, seen from above, passes through the circle around a mover; `away` points to its centre, m."""
+    reach = width_of(kind) * 0.7072
+    across = away[0] * ray[1] - away[1] * ray[0]
+    return across * across <= reach * reach * (ray[0] * ray[0] + ray[1] * ray[1])
+
+
 @wp.kernel(enable_backward=False)
 def scan_rays(
     first: int, only_ended: int, p: Params, maps: Maps, beams: Beams, drones: Drones, result: Result, obs: Obs
@@ -105,7 +113,9 @@ def scan_rays(
             j = k
             if listed <= LISTED:
                 j = near[k]
-            d = wp.min(d, ray_distance(maps.crowd.kinds[j], pos, ray, maps.crowd.trail[last, slot, j]))
+            centre = maps.crowd.trail[last, slot, j]
+            if passes_near(maps.crowd.kinds[j], centre - pos, ray):
+                d = wp.min(d, ray_distance(maps.crowd.kinds[j], pos, ray, centre))
         if p.voxels == 1:
             d = cast_voxels(maps.voxels, maps.voxels.world[slot], pos, ray, d)
         else:

@@ -18,7 +18,7 @@ def shown_rays(rays: np.ndarray) -> np.ndarray:
 
 
 def turned_rays(rays: np.ndarray, heading: np.ndarray, tilt: np.ndarray | None) -> np.ndarray:
-    """Return rays [H, V, 3] of a sensor in the world's frame, [T, H, V, 3], from heading [T] and tilt (roll, pitch) [T, 2], rad."""
+    """Return a sensor's rays [H, V, 3] in the world's frame, [T, H, V, 3], by heading [T] and roll and pitch [T, 2], rad."""
     roll, pitch = np.zeros((2, len(heading))) if tilt is None else tilt.T.astype(np.float64)
     x, y, z = (rays[None, ..., k] for k in range(3))
     (cr, sr), (cp, sp), (cy, sy) = (

@@ -161,7 +161,7 @@ class NavigationView(TaskView):
         return Beams(around, up, reach, distance.astype(np.float32))
 
     def ray_beams(self, track: Trajectory, lidar: Mapping[str, Any]) -> Beams:
-        """Return distances along some rays of a sensor whose rays are cast one by one; with jitter, along the bins' middles."""
+        """Return distances along some rays of a sensor that casts single rays; with jitter, along the bins' middles."""
         local, reach = np.asarray(lidar["rays"], np.float64), float(lidar["range_m"])
         pos, tilt = track.frames["pos"].astype(np.float64), track.frames.get("tilt")
         rays = turned_rays(local, track.frames["heading"], tilt).reshape(len(pos), -1, 3)  # [T, R, 3]
