@@ -39,7 +39,8 @@ def elevations_deg(cfg: SensorConfig) -> np.ndarray:
         return np.asarray(cfg.lidar_elevations_deg, np.float64)
     low, high = cfg.lidar_elevations_deg
     if cfg.lidar_pinhole:
-        return np.degrees(np.arctan(middles(*np.tan(np.radians([low, high])), cfg.lidar_rows)))
+        bottom, top = np.tan(np.radians([low, high])).tolist()
+        return np.degrees(np.arctan(middles(bottom, top, cfg.lidar_rows)))
     return middles(low, high, cfg.lidar_rows)
 
 
