@@ -51,8 +51,8 @@ class Planner:
 @wp.func
 def update_memory(i: int, own: Own, seen: Seen, p: Planner, fresh: bool) -> Own:
     """Update drone i's local map, movers and cost-to-go; return its state `own` with `to_go` and `body` filled in."""
-    remember(p.map, i, seen, own.pos, own.yaw)
     read_movers(seen, i, own.pos, p.movers)
+    remember(p.map, i, seen, p.movers, own.pos, own.yaw)
     update_cost(p.cost, p.map, i, own.pos, p.search.reach_z, fresh)
     own.to_go = to_go(p.cost, i, own, own.pos)
     own.body = search.body_now(p.search, p.map, i, p.movers, own)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,19 +21,28 @@ from fledge.tasks.navigation.planner.kernel import Planner
 from fledge.tasks.navigation.planner.local_map import LocalMap, disc, ring_distances, window_cells
 from fledge.tasks.navigation.planner.readings import Movers, Seen
 from fledge.tasks.navigation.sensing.observations import NEAREST
+from fledge.tasks.navigation.sensing.rays import bin_deg, directions, elevations_deg
 
 BOX_WIDTH = (
     1.2  # boxes count as cylinders that are wider by this factor: between the circles inside and around a square
 )
 
+MAP_RANGE_M = 11.0  # of the local map under sensors that see farther: 256 x 256 cells, 1 MiB per drone
+
 Shapes = dict[str, tuple[torch.dtype, tuple[int, ...]]]
+
+
+def map_range_m(env_cfg: NavigationConfig) -> float:
+    """Return the distance up to which the local map keeps hits, m: the sensor's range, but at most MAP_RANGE_M."""
+    far = env_cfg.casts_single_rays and env_cfg.lidar_range_m > MAP_RANGE_M
+    return MAP_RANGE_M if far else env_cfg.lidar_range_m
 
 
 def buffer_shapes(cfg: PlannerConfig, env_cfg: NavigationConfig) -> Shapes:
     """Return dtype and shape of each buffer for one drone, by name."""
     f32, i32, points = torch.float32, torch.int32, POINTS * POINTS
     return {
-        "cells": (torch.int64, (2 * window_cells(env_cfg.lidar_range_m) ** 2,)),
+        "cells": (torch.int64, (2 * window_cells(map_range_m(env_cfg)) ** 2,)),
         "centre": (i32, (2,)),
         "fresh": (torch.bool, ()),
         "acc": (f32, (3,)),
@@ -70,9 +80,12 @@ def seen_of(env_cfg: NavigationConfig, tensors: Mapping[str, torch.Tensor], cfg:
 
     If `cfg` is None, `standing` and `memory` stay 0: no scan is remembered.
     """
-    seen, angles = bind(Seen, tensors), np.radians(np.asarray(env_cfg.lidar_elevations_deg))
+    seen, angles = bind(Seen, tensors), np.radians(elevations_deg(env_cfg))
     device = tensors["lidar"].device
-    seen.azimuths, seen.range_m = env_cfg.lidar_azimuths, env_cfg.lidar_range_m
+    seen.azimuths, seen.range_m, seen.reach_m = env_cfg.lidar_azimuths, env_cfg.lidar_range_m, map_range_m(env_cfg)
+    single, jitter = env_cfg.casts_single_rays, env_cfg.lidar_jitter
+    seen.rays = array(directions(env_cfg).reshape(-1, 3)[: None if single else 0].astype(np.float32), device, wp.vec3)
+    seen.tilts, seen.angle_error = int(env_cfg.lidar_tilts), math.radians(bin_deg(env_cfg)[1] / 2) if jitter else 0.0
     seen.cosine, seen.sine = array(np.cos(angles), device), array(np.sin(angles), device)
     if cfg is not None:
         seen.standing, seen.memory = int(cfg.standing and not env_cfg.world), int(cfg.memory)
@@ -92,7 +105,7 @@ def bind_planner(cfg: PlannerConfig, env_cfg: NavigationConfig, tensors: Mapping
     They have the names, dtypes and, after the axis N, the shapes of `buffer_shapes`. `cfg` must come from `within_limit`.
     """
     device, p, m, w = tensors["cells"].device, bind(Planner, tensors), bind(LocalMap, tensors), bind(CostToGo, tensors)
-    m.size, m.disc = window_cells(env_cfg.lidar_range_m), array(disc(), device, wp.vec3i)
+    m.size, m.disc = window_cells(map_range_m(env_cfg)), array(disc(), device, wp.vec3i)
     near = [20.0 if away <= env_cfg.collision_radius_m else 1.0 for away in ring_distances()]
     near[3] += cfg.narrow
     near[4] += cfg.narrow / 2
