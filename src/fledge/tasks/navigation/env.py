@@ -207,8 +207,9 @@ class NavigationEnv(WarpEnv):
         saved.setdefault("route", (saved["goal"] - saved["start"]).norm(dim=-1))  # which they lack
         for name in ("tuning", "wind", "drift", "gap"):  # older checkpoints lack them
             saved.setdefault(name, NOMINAL.get(name, torch.tensor(0.0)).expand_as(self.state[name]))
-        saved.setdefault("track", self.state["track"])
         own = {**self.state, **self._other_state()}
+        for name in ("track", "plan_stay_pos", "plan_stay"):
+            saved.setdefault(name, own.get(name))
         self.check_shapes(saved, own)
         self.bank.load_state_dict(state["maps"])
         for name, tensor in own.items():

@@ -46,6 +46,7 @@ class Own:
     ahead: wp.vec2  # horizontal unit vector to the goal
     to_go: float  # m to the goal
     body: wp.vec2  # m: distances to static obstacles and movers that count as a collision
+    patience: float  # factor on the cost of missing clearance from static obstacles; less than 1 if the drone is stuck
 
 
 @wp.struct
@@ -90,6 +91,7 @@ def read_movers(seen: Seen, i: int, pos: wp.vec3, movers: Movers):
 def read_own(seen: Seen, i: int) -> Own:
     """Return the observed state of drone i; `acc`, `to_go` and `body` stay 0."""
     own = Own()
+    own.patience = 1.0
     ux = seen.state[i, TO_GOAL]
     uy = seen.state[i, TO_GOAL + 1]
     flat = seen.state[i, FLAT]

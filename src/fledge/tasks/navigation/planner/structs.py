@@ -46,6 +46,8 @@ def buffer_shapes(cfg: PlannerConfig, env_cfg: NavigationConfig) -> Shapes:
         "centre": (i32, (2,)),
         "fresh": (torch.bool, ()),
         "acc": (f32, (3,)),
+        "stay_pos": (f32, (3,)),
+        "stay": (i32, ()),
         "length": (f32, (points,)),
         "slow": (f32, (points,)),
         "corner": (f32, (2,)),
@@ -106,11 +108,12 @@ def bind_planner(cfg: PlannerConfig, env_cfg: NavigationConfig, tensors: Mapping
     """
     device, p, m, w = tensors["cells"].device, bind(Planner, tensors), bind(LocalMap, tensors), bind(CostToGo, tensors)
     m.size, m.disc = window_cells(map_range_m(env_cfg)), array(disc(), device, wp.vec3i)
-    near = [20.0 if away <= env_cfg.collision_radius_m else 1.0 for away in ring_distances()]
+    near = [20.0 if away <= env_cfg.collision_radius_m + cfg.skin_m else 1.0 for away in ring_distances()]
     near[3] += cfg.narrow
     near[4] += cfg.narrow / 2
     w.slowness, w.every, w.rounds = array(np.array(near), device), cfg.ways_every, 3
     p.search, p.map, p.cost, p.movers = make_search(cfg, env_cfg, device), m, w, movers_of(env_cfg, tensors)
+    p.decision_s, p.patience_s = env_cfg.dt_s * env_cfg.decimation, cfg.patience_s
     p.guard = guard_of(env_cfg, tensors["planes"], cfg.guard)
     seconds, lags = np.array([env_cfg.dt_s * env_cfg.decimation]), (cfg.lag_s, min(cfg.lag_s, search.VERTICAL_LAG_S))
     p.step = array(np.stack([search.response(seconds, lag)[0, 2] for lag in lags]), device, wp.vec3)
@@ -129,7 +132,8 @@ def make_search(cfg: PlannerConfig, env_cfg: NavigationConfig, device: torch.dev
     s.mover_price = array(cfg.mover_cost * np.exp(-times / cfg.fading_s), device)
     s.mover_margin = cfg.mover_margin_m
     s.ring_m = array(ring_distances(), device)
-    s.step_s, s.body, s.margin = cfg.step_s, env_cfg.collision_radius_m + cfg.skin_m, cfg.margin_m
+    s.step_s, s.skin, s.margin = cfg.step_s, cfg.skin_m, cfg.margin_m
+    s.body = env_cfg.collision_radius_m + cfg.skin_m
     s.crash_cost, s.crash_relief = cfg.crash_cost, cfg.crash_relief
     # a cylinder plans as a sphere does, to keep away from tops and edges; NavRL's beams hardly look down
     s.reach_z = 0.2 if beams else env_cfg.collision_radius_m + search.UPRIGHT_M
