@@ -208,7 +208,7 @@ class NavigationEnv(WarpEnv):
         for name in ("tuning", "wind", "drift", "gap"):  # older checkpoints lack them
             saved.setdefault(name, NOMINAL.get(name, torch.tensor(0.0)).expand_as(self.state[name]))
         own = {**self.state, **self._other_state()}
-        for name in ("track", "plan_stay_pos", "plan_stay"):
+        for name in ("track", *(f"plan_{n}" for n in ("drawn", "stay_pos", "stay", "place", "motion", "unseen"))):
             saved.setdefault(name, own.get(name))
         self.check_shapes(saved, own)
         self.bank.load_state_dict(state["maps"])

@@ -56,3 +56,13 @@ class PerceptionConfig:
         """Whether any fault is on."""
         idle = dataclasses.replace(PerceptionConfig(), vary=self.vary, lose_s=self.lose_s, ghost_s=self.ghost_s)
         return self != idle
+
+    @property
+    def mean_scan_delay_s(self) -> float:
+        """Mean age of a LiDAR scan when it arrives, s."""
+        return self.lidar_delay_s * (1.0 - 0.5 * self.vary)
+
+    @property
+    def mean_mover_age_s(self) -> float:
+        """Mean age of the detector's frame at a decision, s."""
+        return self.mover_delay_s * (1.0 - 0.5 * self.vary) + 0.5 * self.mover_period_s

@@ -40,6 +40,9 @@ class PlannerConfig:
     """Desired clearance from moving obstacles, m; larger, since they may turn."""
     mover_cost: float = setting(1.5, at_least=0, at_most=1_000_000)
     """Cost per metre of clearance from moving obstacles that is missing to mover_margin_m, at each prediction step."""
+    coast_s: float = setting(0.8, at_least=0, at_most=100)
+    """Time for which a moving obstacle that is no longer seen is expected to fly on at its last velocity, s; 0: it is
+    forgotten at once."""
     fading_s: float = setting(2.0, above=0, at_most=1_000_000)
     """Time in which both clearance costs decay to 1/e, since predictions get less certain, s."""
     crash_cost: float = setting(100.0, above=0, at_most=1_000_000)

@@ -13,7 +13,7 @@ from fledge.tasks.navigation.physics.structs import Result
 from fledge.tasks.navigation.planner import search
 from fledge.tasks.navigation.planner.cost_to_go import CostToGo, update_cost
 from fledge.tasks.navigation.planner.local_map import LocalMap, remember
-from fledge.tasks.navigation.planner.readings import Movers, Own, Seen, predicted_acc, read_movers, read_own
+from fledge.tasks.navigation.planner.readings import Movers, Own, Seen, predicted_acc, read_own, track_movers
 from fledge.tasks.navigation.planner.search import (
     Choice,
     Search,
@@ -72,8 +72,8 @@ def patience_of(i: int, own: Own, p: Planner, fresh: bool) -> float:
 @wp.func
 def update_memory(i: int, own: Own, seen: Seen, p: Planner, fresh: bool) -> Own:
     """Update drone i's local map, movers and cost-to-go; return its state `own`, completed."""
-    read_movers(seen, i, own.pos, p.movers)
-    remember(p.map, i, seen, p.movers, own.pos, own.yaw)
+    track_movers(seen, i, own.pos, p.movers, fresh)
+    remember(p.map, i, seen, p.movers, own, fresh)
     update_cost(p.cost, p.map, i, own.pos, p.search.reach_z, fresh)
     own.to_go = to_go(p.cost, i, own, own.pos)
     own.patience = patience_of(i, own, p, fresh)

@@ -21,7 +21,7 @@ import numpy as np
 import warp as wp
 
 from fledge.envs.kernel_random import TWO_PI
-from fledge.tasks.navigation.planner.readings import Movers, Seen, sensor_turn
+from fledge.tasks.navigation.planner.readings import Movers, Own, Seen, sensor_turn
 from fledge.tasks.navigation.sensing.observations import NEAREST
 
 CELL_M = 0.1
@@ -71,6 +71,7 @@ class LocalMap:
     cells: wp.array2d(dtype=wp.uint64)  # [N, size * size * 2]
     centre: wp.array(dtype=wp.vec2i)  # [N] cell of the drone
     fresh: wp.array(dtype=wp.bool)  # [N] true if nothing is remembered yet
+    drawn: wp.array(dtype=wp.float32)  # [N] sum over the last scan, by which a scan that is held is known
     disc: wp.array(dtype=wp.vec3i)  # dx, dy, ring
 
 
@@ -169,9 +170,24 @@ def remember_rays(m: LocalMap, i: int, seen: Seen, movers: Movers, pos: wp.vec3,
 
 
 @wp.func
-def remember(m: LocalMap, i: int, seen: Seen, movers: Movers, pos: wp.vec3, yaw: float):
-    """Add a scan to the map. `pos` is in the goal frame with its height above the ground; `yaw` is in the goal frame."""
-    roll(m, i, to_cell(pos[0]), to_cell(pos[1]), 1 - seen.memory)
+def is_new(m: LocalMap, i: int, seen: Seen, fresh: bool) -> bool:
+    """Return whether drone i's scan must be drawn: it is not the one that was drawn last, or nothing is remembered."""
+    total = float(0.0)
+    for n in range(seen.lidar.shape[1]):
+        total = total + seen.lidar[i, n]
+    same = total == m.drawn[i] and not fresh and seen.memory == 1
+    m.drawn[i] = total
+    return not same
+
+
+@wp.func
+def remember(m: LocalMap, i: int, seen: Seen, movers: Movers, own: Own, fresh: bool):
+    """Add a scan to the map, from where the drone was when it was taken."""
+    yaw = own.yaw
+    roll(m, i, to_cell(own.pos[0]), to_cell(own.pos[1]), 1 - seen.memory)
+    if not is_new(m, i, seen, fresh):
+        return
+    pos = own.pos - seen.late_s * own.vel
     if seen.rays.shape[0] > 0:
         remember_rays(m, i, seen, movers, pos, yaw)
         return

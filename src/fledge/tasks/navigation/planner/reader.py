@@ -20,7 +20,7 @@ from fledge.tasks.navigation.planner.structs import bind_planner, buffer_bytes, 
 from fledge.tasks.navigation.sensing.observations import POSE
 from fledge.tasks.navigation.steering import read_by
 
-SCRATCH = ("fresh", "slow", "place", "motion", "planes")  # recomputed before they are read
+SCRATCH = ("fresh", "slow", "planes")  # recomputed before they are read
 
 
 def plan_bytes(env_cfg: NavigationConfig) -> int:

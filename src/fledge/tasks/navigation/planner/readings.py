@@ -11,6 +11,9 @@ M_COLUMNS = DYNAMIC_OBSTACLE.width
 HEIGHT, YAW = POSE.starts
 ROLL, PITCH = ATTITUDE.starts
 FAR = 1.0e6
+SAME_M = 0.6  # a mover this near to where an unseen one should be is the same
+
+rows = wp.types.matrix(shape=(NEAREST, 4), dtype=wp.float32)
 
 
 @wp.struct
@@ -32,6 +35,7 @@ class Seen:
     range_m: float
     standing: int  # 1 if obstacles reach down to the ground
     memory: int
+    late_s: float  # mean age of a scan when it arrives
 
 
 @wp.struct
@@ -56,6 +60,10 @@ class Movers:
     place: wp.array2d(dtype=wp.vec4)  # x, y, z, half the width; x is FAR in an empty row
     motion: wp.array2d(dtype=wp.vec4)  # velocity, half the height (FAR: unlimited)
     box_width: float  # factor on the width of boxes, whose corners lie outside of a circle of that width
+    unseen: wp.array2d(dtype=wp.float32)  # s since it was last seen
+    coast_s: float  # time for which a mover that is no longer seen is remembered; 0: no memory
+    decision_s: float
+    late_s: float  # mean age of a detection
 
 
 @wp.func
@@ -75,9 +83,10 @@ def read_mover(rows: wp.array2d(dtype=wp.float32), i: int, k: int, pos: wp.vec3,
     half_width = 0.125 * (rows[i, row + M_WIDTH] + 1.0)
     if half < FAR:
         half_width = movers.box_width * half_width
-    up = pos[2] + rows[i, row + M_UP]
-    movers.place[i, k] = wp.vec4(pos[0] + scale * ux, pos[1] + scale * uy, up, half_width)
-    movers.motion[i, k] = wp.vec4(rows[i, row + M_VEL], rows[i, row + M_VEL + 1], rows[i, row + M_VEL + 2], half)
+    vel = wp.vec3(rows[i, row + M_VEL], rows[i, row + M_VEL + 1], rows[i, row + M_VEL + 2])
+    at = pos + wp.vec3(scale * ux, scale * uy, rows[i, row + M_UP]) + movers.late_s * vel
+    movers.place[i, k] = wp.vec4(at[0], at[1], at[2], half_width)
+    movers.motion[i, k] = wp.vec4(vel[0], vel[1], vel[2], half)
 
 
 @wp.func
@@ -85,6 +94,50 @@ def read_movers(seen: Seen, i: int, pos: wp.vec3, movers: Movers):
     """Write all rows of the observation `dynamic_obstacle` of drone i to `movers`, as positions and velocities."""
     for k in range(NEAREST):
         read_mover(seen.dynamic_obstacle, i, k, pos, movers)
+
+
+@wp.func
+def is_seen(movers: Movers, i: int, x: float, y: float, z: float) -> bool:
+    """Return whether drone i sees a mover near a point."""
+    for k in range(NEAREST):
+        p = movers.place[i, k]
+        tall = movers.motion[i, k][3] >= FAR
+        if p[0] < FAR and movers.unseen[i, k] == 0.0 and (tall or wp.abs(p[2] - z) < SAME_M):
+            if (p[0] - x) * (p[0] - x) + (p[1] - y) * (p[1] - y) < SAME_M * SAME_M:
+                return True
+    return False
+
+
+@wp.func
+def track_movers(seen: Seen, i: int, pos: wp.vec3, movers: Movers, fresh: bool):
+    """Do as `read_movers`, and fill empty rows with movers that were seen up to `coast_s` ago.
+
+    They fly on at their last velocity. Detectors miss movers, lose them, and hide those beyond the nearest few.
+    """
+    place = rows()
+    motion = rows()
+    unseen = wp.vector(length=NEAREST, dtype=wp.float32)
+    for k in range(NEAREST):
+        place[k] = movers.place[i, k]
+        motion[k] = movers.motion[i, k]
+        unseen[k] = movers.unseen[i, k] + movers.decision_s
+        movers.unseen[i, k] = 0.0
+    read_movers(seen, i, pos, movers)
+    if fresh or movers.coast_s == 0.0:
+        return
+    row = int(0)
+    for k in range(NEAREST):
+        if place[k][0] < FAR and unseen[k] <= movers.coast_s:
+            x = place[k][0] + movers.decision_s * motion[k][0]
+            y = place[k][1] + movers.decision_s * motion[k][1]
+            z = place[k][2] + movers.decision_s * motion[k][2]
+            if not is_seen(movers, i, x, y, z):
+                while row < NEAREST and movers.place[i, wp.min(row, NEAREST - 1)][0] < FAR:
+                    row = row + 1
+                if row < NEAREST:
+                    movers.place[i, row] = wp.vec4(x, y, z, place[k][3])
+                    movers.motion[i, row] = motion[k]
+                    movers.unseen[i, row] = unseen[k]
 
 
 @wp.func

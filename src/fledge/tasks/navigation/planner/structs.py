@@ -45,6 +45,7 @@ def buffer_shapes(cfg: PlannerConfig, env_cfg: NavigationConfig) -> Shapes:
         "cells": (torch.int64, (2 * window_cells(map_range_m(env_cfg)) ** 2,)),
         "centre": (i32, (2,)),
         "fresh": (torch.bool, ()),
+        "drawn": (f32, ()),
         "acc": (f32, (3,)),
         "stay_pos": (f32, (3,)),
         "stay": (i32, ()),
@@ -54,6 +55,7 @@ def buffer_shapes(cfg: PlannerConfig, env_cfg: NavigationConfig) -> Shapes:
         "age": (i32, ()),
         "place": (f32, (NEAREST, 4)),
         "motion": (f32, (NEAREST, 4)),
+        "unseen": (f32, (NEAREST,)),
         "planes": (f32, (num_planes(env_cfg) if cfg.guard else 0, 4)),
     }
 
@@ -88,6 +90,7 @@ def seen_of(env_cfg: NavigationConfig, tensors: Mapping[str, torch.Tensor], cfg:
     single, jitter = env_cfg.casts_single_rays, env_cfg.lidar_jitter
     seen.rays = array(directions(env_cfg).reshape(-1, 3)[: None if single else 0].astype(np.float32), device, wp.vec3)
     seen.tilts, seen.angle_error = int(env_cfg.lidar_tilts), math.radians(bin_deg(env_cfg)[1] / 2) if jitter else 0.0
+    seen.late_s = env_cfg.perception.mean_scan_delay_s
     seen.cosine, seen.sine = array(np.cos(angles), device), array(np.sin(angles), device)
     if cfg is not None:
         seen.standing, seen.memory = int(cfg.standing and not env_cfg.world), int(cfg.memory)
@@ -98,6 +101,7 @@ def movers_of(env_cfg: NavigationConfig, tensors: Mapping[str, torch.Tensor]) ->
     """Return the struct of the nearest movers over the buffers `place` and `motion` of N drones."""
     movers = bind(Movers, tensors)
     movers.box_width = 1.0 if env_cfg.collision is Collision.beams else BOX_WIDTH
+    movers.late_s = env_cfg.perception.mean_mover_age_s
     return movers
 
 
@@ -112,7 +116,9 @@ def bind_planner(cfg: PlannerConfig, env_cfg: NavigationConfig, tensors: Mapping
     near[3] += cfg.narrow
     near[4] += cfg.narrow / 2
     w.slowness, w.every, w.rounds = array(np.array(near), device), cfg.ways_every, 3
-    p.search, p.map, p.cost, p.movers = make_search(cfg, env_cfg, device), m, w, movers_of(env_cfg, tensors)
+    p.movers = movers_of(env_cfg, tensors)
+    p.movers.coast_s, p.movers.decision_s = cfg.coast_s, env_cfg.dt_s * env_cfg.decimation
+    p.search, p.map, p.cost = make_search(cfg, env_cfg, device), m, w
     p.decision_s, p.patience_s = env_cfg.dt_s * env_cfg.decimation, cfg.patience_s
     p.guard = guard_of(env_cfg, tensors["planes"], cfg.guard)
     seconds, lags = np.array([env_cfg.dt_s * env_cfg.decimation]), (cfg.lag_s, min(cfg.lag_s, search.VERTICAL_LAG_S))
