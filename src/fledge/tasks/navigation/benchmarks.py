@@ -173,8 +173,8 @@ BENCHMARKS = {
         worlds={"100+100+100": ["env.world=fapp", "env.moving_obstacles=100"]},
         policies=("straight", "orca", "planner", "planner(guard=true)", "fledge-reflex", "fledge-nav"),
         published={"FAPP": {"100+100+100": 0.94}, "best of its baselines": {"100+100+100": 0.78}},
-        source="FAPP (T-RO 2025) reports 50 flights in its own simulator, with states at 50 Hz and 13 ms late; sizes, routes and "
-        "motions of its obstacles are not published.",
+        source="FAPP (T-RO 2025) reports 50 flights in its own simulator, with states at 50 Hz and 13 ms late; sizes, "
+        "routes and motions of its obstacles are not published.",
     ),
     "density": Benchmark(
         title="Columns alone, as dense as 25 to 150 bars in 24 x 24 m, from side to side of a walled forest",

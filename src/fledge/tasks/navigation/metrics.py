@@ -192,10 +192,10 @@ class NavigationMetrics(TaskMetrics):
         "adjacent, the same; inside: the start is in the forest; formation: several drones."
     )
     legend = (
-        "outside: share of the time outside the forest; round: share of flights that left the width of a scene. effort: mean change of the commanded velocity, m/s per second. Of "
-        "flights that reached the goal: detour, path length over the straight line (just below 1 when flying straight, as "
-        "a flight ends within the goal's radius); clearance, smallest distance to an obstacle in m; seconds. "
-        "With a shield: share of decisions that it changed, and by how many m/s."
+        "outside: share of the time outside the forest; round: share of flights that left the width of a scene. effort: mean "
+        "change of the commanded velocity, m/s per second. Of flights that reached the goal: detour, path length over the "
+        "straight line (just below 1 when flying straight, as a flight ends within the goal's radius); clearance, smallest "
+        "distance to an obstacle in m; seconds. With a shield: share of decisions that it changed, and by how many m/s."
     )
     eval_preset = "crossing"
     benchmarks = BENCHMARKS

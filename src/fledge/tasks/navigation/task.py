@@ -17,8 +17,8 @@ from fledge.tasks.navigation.config import TOGETHER, ActionForm, CurriculumConfi
 from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.metrics import NavigationMetrics
 from fledge.tasks.navigation.networks.factory import NavigationPolicies
-from fledge.tasks.navigation.pilots import PILOTS
 from fledge.tasks.navigation.physics.voxel_worlds import is_scene
+from fledge.tasks.navigation.pilots import PILOTS
 from fledge.tasks.navigation.sensing.observations import OBSERVATIONS
 from fledge.tasks.navigation.view.view import NavigationView
 from fledge.tasks.presets import Presets

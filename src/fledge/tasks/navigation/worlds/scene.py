@@ -66,7 +66,7 @@ def make_scene(
     size = np.array(high) - origin
     shape = grid_shape(size, cell_m)
     middle, half = origin[:2] + 0.5 * size[:2], 0.5 * size[:2] - 1e-3
-    parts = [primitives.plane(half) + [*middle, 0.0]]
+    parts = [primitives.plane(half) + np.append(middle, 0.0)]
     edge = len(scene.boxes) - round_boxes
     for number, (centre, sides) in enumerate(scene.boxes.astype(np.float64).reshape(-1, 2, 3)):
         around = primitives.box(sides) if number < edge else primitives.prism(0.5 * sides[0], sides[2], SIDES)
