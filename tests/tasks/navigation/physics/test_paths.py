@@ -145,6 +145,7 @@ def test_misuse_of_a_scene_gets_one_sentence() -> None:
             "the scene sando_easy has 32 movers: set env.moving_obstacles=32",
         ),
         ({"world": "sando_easy,rooms", "moving_obstacles": 0}, "name one scene alone"),
+        ({"world": "fapp", "moving_obstacles": 0, "grid_map": True}, "set env.grid_map=false"),
     ):
         with pytest.raises(ConfigError, match=sentence):
             NavigationEnv(NavigationConfig(num_envs=2, num_maps=2, **settings), num_threads=1)  # type: ignore[arg-type]

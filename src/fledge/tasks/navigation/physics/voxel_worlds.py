@@ -93,7 +93,7 @@ class VoxelWorlds:
 
     @staticmethod
     def _check_scene(cfg: NavigationConfig, scene: Scene | None) -> None:
-        """Raise ConfigError if a scene is not alone, or has fewer movers than `env.moving_obstacles`."""
+        """Raise ConfigError if a scene is not alone, lacks movers for `env.moving_obstacles`, or is to be seen as a grid."""
         if scene is None:
             return
         if len(cfg.world_names) > 1:
@@ -106,6 +106,8 @@ class VoxelWorlds:
                 f"env.moving_obstacles is {cfg.moving_obstacles}, but the scene {cfg.world} has {most} movers: set "
                 f"env.moving_obstacles={most}, or fewer."
             )
+        if cfg.grid_map:
+            raise ConfigError(f"env.grid_map=true does not work in the scene {cfg.world}: set env.grid_map=false.")
 
     @staticmethod
     def _make(name: str, seed: int, index: int, height_m: float) -> World:

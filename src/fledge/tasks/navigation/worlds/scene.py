@@ -66,11 +66,13 @@ def make_scene(
     size = np.array(high) - origin
     shape = grid_shape(size, cell_m)
     middle, half = origin[:2] + 0.5 * size[:2], 0.5 * size[:2] - 1e-3
-    parts = [primitives.plane(half) + np.append(middle, 0.0)]
-    edge = len(scene.boxes) - round_boxes
-    for number, (centre, sides) in enumerate(scene.boxes.astype(np.float64).reshape(-1, 2, 3)):
-        around = primitives.box(sides) if number < edge else primitives.prism(0.5 * sides[0], sides[2], SIDES)
-        parts.append(around + centre)
-    triangles = np.concatenate(parts).astype(np.float32)
+    centres, sizes = np.split(scene.boxes.astype(np.float64)[:, None, None], 2, axis=-1)  # [B, 1, 1, 3] each
+    edge = len(sizes) - round_boxes
+    shapes = primitives.box(np.ones(3)), primitives.prism(0.5, 1.0, SIDES)
+    boxes, prisms = (
+        shape * sizes[part] + centres[part] for shape, part in zip(shapes, (np.s_[:edge], np.s_[edge:]), strict=True)
+    )
+    ground = primitives.plane(half) + np.append(middle, 0.0)
+    triangles = np.concatenate([ground, boxes.reshape(-1, 3, 3), prisms.reshape(-1, 3, 3)]).astype(np.float32)
     first, _ = cells_of_triangles(triangles, origin, shape, cell_m)
     return World(name, (first[1:] > first[:-1]).reshape(shape), origin, cell_m, triangles, scene=scene)
