@@ -62,15 +62,19 @@ def path_at(paths: Paths, w: int, j: int, t: wp.float64) -> wp.spatial_vector:
     pace = paths.pace[w, j]
     turned = wp.float64(pace[0]) * t
     a = wp.float32(turned - wp.floor(turned / PERIOD) * PERIOD) + pace[1]
+    s = wp.sin(a)
+    c = wp.cos(a)
+    s2 = 2.0 * s * c
+    c2 = c * c - s * s
     loop = paths.loop[w, j]
     rate = pace[0] * loop
     return wp.spatial_vector(
-        x[0] + loop[0] * (wp.sin(a) + 2.0 * wp.sin(2.0 * a)),
-        y[0] + loop[1] * (wp.cos(a) - 2.0 * wp.cos(2.0 * a)),
-        origin[2] + wp.float32(wp.float64(drift[2]) * t) - loop[2] * wp.sin(3.0 * a),
-        x[1] + rate[0] * (wp.cos(a) + 4.0 * wp.cos(2.0 * a)),
-        y[1] + rate[1] * (4.0 * wp.sin(2.0 * a) - wp.sin(a)),
-        drift[2] - 3.0 * rate[2] * wp.cos(3.0 * a),
+        x[0] + loop[0] * (s + 2.0 * s2),
+        y[0] + loop[1] * (c - 2.0 * c2),
+        origin[2] + wp.float32(wp.float64(drift[2]) * t) - loop[2] * (s * c2 + c * s2),
+        x[1] + rate[0] * (c + 4.0 * c2),
+        y[1] + rate[1] * (4.0 * s2 - s),
+        drift[2] - 3.0 * rate[2] * (c * c2 - s * s2),
     )
 
 
