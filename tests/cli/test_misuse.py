@@ -27,7 +27,7 @@ from tests.cli.policy_files import call
         (["eval", "gap", "env.num_envs=-3"], "1 to 16777216"),
         (["eval", "gap", "env.numenvs=3"], "Did you mean env.num_envs?"),
         (["eval", "gap", "env.num_envs=many"], "env.num_envs takes a whole number"),
-        (["eval", "gap", "env.min_height_m=5"], "env.min_height_m is 5.0, but must be at least 0 and less than 0.5."),
+        (["eval", "gap", "env.min_height_m=5"], "env.min_height_m is 5.0, but must be 0 to 0.5."),
         (["eval", "gap", "ppo.lr=1"], "only env settings can be changed here"),
         (["eval", "gap", "numenvs=1"], "only env settings can be changed here"),
         (["eval", "gap", "env.num_maps=16000000"], "GiB"),

@@ -119,11 +119,12 @@ class PlainPlanner:
         bands = set(range(low, high + 1))
         return next((RING_M[k] for k, found in enumerate(rings) if found & bands), math.inf)
 
-    def mover_gap(self, at: np.ndarray, t: float) -> float:
+    def mover_gap(self, at: np.ndarray, t: float, further_s: float = 0.0) -> float:
         gaps = [math.inf]
         for place, vel, wide, tall in self.movers:
             d = place + t * vel - at
-            gaps.append(max(np.hypot(d[0], d[1]) - wide, abs(d[2]) - tall))
+            further = further_s * max(np.linalg.norm(vel) - 1.5, 0.0)
+            gaps.append(max(np.hypot(d[0], d[1]) - wide, abs(d[2]) - tall) - further)
         return min(gaps)
 
     def costs(self, commands: np.ndarray, held_s: float = math.inf) -> np.ndarray:
@@ -143,8 +144,8 @@ class PlainPlanner:
                 return float(cost + max(cfg.crash_cost - cfg.crash_relief * t, 0.0))
             if np.linalg.norm(self.goal - at) < world.goal_radius_m:
                 return t - 1000.0
-            near = self.patience * cfg.margin_cost * max(cfg.margin_m - columns, 0.0) + cfg.mover_cost * max(
-                cfg.mover_margin_m - crowd, 0.0
-            )
+            counted = self.mover_gap(at, t, cfg.fast_mover_s) - self.crowd
+            near = self.patience * cfg.margin_cost * max(cfg.margin_m - columns, 0.0)
+            near += cfg.mover_cost * max(cfg.mover_margin_m - counted, 0.0)
             cost += near * math.exp(-t / cfg.fading_s)
         return float(cost)

@@ -223,7 +223,7 @@ def test_priorities_are_for_dqn() -> None:
         ("ppo.clip=0", "ppo.clip is 0.0, but must be greater than 0."),
         ("ppo.lr=1", "ppo.lr is 1.0, but must be greater than 0 and less than 1."),
         ("ppo.gamma=1.01", "ppo.gamma is 1.01, but must be 0 to 1."),
-        ("env.min_height_m=5", "env.min_height_m is 5.0, but must be at least 0 and less than 0.5."),
+        ("env.min_height_m=5", "env.min_height_m is 5.0, but must be 0 to 0.5."),
         ("env.max_height_m=2.5", "env.max_height_m is 2.5, but must be at most 1000 and greater than 2.5."),
         ("eval_episodes=0", "eval_episodes is 0, but must be at least 1."),
         ("total_frames=0", "total_frames is 0, but must be at least 1."),

@@ -39,10 +39,11 @@ def benchmark(
     """Compare policies by a published protocol, beside reference agents and published results.
 
     NAME is crossing (a walled forest, 0 to 80 movers), navrl (the forest of NavRL, github.com/Zhefan-Xu/NavRL, 0 to 120
-    movers), p2m (the arena of P2M, five settings), density (columns only, sparse to dense) or faults (crossing under one
-    fault of perception, wind or drone at a time). POLICY is as for `fledge eval`; POLICY+SHIELD adds a safety filter, for
-    example fledge-nav+planner. All policies fly with the same goal radius, collision radius and time limit. Published
-    results come from their authors' simulators.
+    movers), p2m (the arena of P2M, five settings), sando (obstacle worlds of SANDO, github.com/mit-acl/sando, 50 to 200
+    obstacles), fapp (the scene of FAPP, github.com/arclab-hku/FAPP), density (columns only, sparse to dense), swarm (2 to 32
+    drones) or faults (crossing under one fault of perception, wind or drone at a time). POLICY is as for `fledge eval`;
+    POLICY+SHIELD adds a safety filter, for example fledge-nav+planner. All policies fly with the same goal radius, collision
+    radius and time limit. Published results come from their authors' simulators.
     """
     check_output(options["picture"])
     from fledge.core.terminal import make_console

@@ -64,7 +64,8 @@ def world(
 
     FILE is a point cloud (.pcd, .ply, .las, .laz, .npy, .xyz), a mesh (.stl, .obj, .ply, .glb, .off), voxels (.npy, .npz,
     OctoMap .bt), a ROS map (.yaml), a height map (.png, .tif, .npy), a Gazebo world (.sdf, .world), or a .fworld. GENERATOR
-    is rooms, corridors, pillars, cave, canopy, stairs, city or hall.
+    is rooms, corridors, pillars, cave, canopy, stairs, city or hall, or a benchmark's scene: sando_easy, sando_medium,
+    sando_hard or fapp.
     """
     check_output(picture)
     check_output(out, "--out", (".fworld",))

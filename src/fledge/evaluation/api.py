@@ -41,7 +41,7 @@ def benchmark(
         >>> result.table()
 
     Args:
-        name: Name of the protocol: crossing, faults, navrl, p2m or density (navigation).
+        name: Name of the protocol: crossing, faults, swarm, navrl, p2m, sando, fapp or density (navigation).
         policies: Your policies, as `fledge.evaluate` takes them.
         episodes: Episodes per policy and env config.
         seed: Seed of the held-out episodes.

@@ -61,6 +61,7 @@ def run_benchmark(task: Task, name: str, request: EvalRequest, only: bool = Fals
         "rows": rows,
         "published": {who: dict(rates) for who, rates in benchmark.published.items()},
         "source": benchmark.source,
+        "reported": dict(benchmark.reported),
     }
     done = BenchmarkResult(figures, task, list(benchmark.worlds))
     if request.picture:
@@ -142,6 +143,9 @@ def tables(figures: dict[str, Any], columns: Sequence[str], primary_metric: str)
     costs = [f"{name} {max(r['act_ms'] for r in row.values()):.1f} ms" for name, row in by_policy.items()]
     drones = max(row["drones"] for row in figures["rows"])
     notes = ["Below each figure: its 95 % interval.", *([figures["source"]] if published else [])]
+    for metric, words in figures["reported"].items():
+        shares = (f"{name} {' / '.join(short(row[c][metric]) for c in columns)}" for name, row in by_policy.items())
+        notes.append(f"{words}: {', '.join(shares)}.")
     notes.append(f"Time of a decision for {drones} drones at once: {', '.join(costs)}.")
     return [TextTable(heads, cells, title, " ".join(notes), dim=dim)]
 

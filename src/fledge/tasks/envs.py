@@ -40,8 +40,8 @@ def make_env(
     Args:
         task: A name, `gym:ID`, a Python file, `module:object`, or a Task class or object.
         num_envs: Number of envs. By default the number in the task's config.
-        preset: Name of an env preset of the task. Navigation has `crossing`, `default`, `empty`, `navrl`, `p2m` and
-            `static`.
+        preset: Name of an env preset of the task. Navigation has `crossing`, `default`, `empty`, `fapp`, `navrl`, `p2m`,
+            `sando`, `static` and `swarm`.
         device: "cpu", "cuda", "cuda:N", or "auto": a GPU if there is one.
         seed: Seed of everything random in the envs.
         held_out: Use maps and seeds that no training uses, as evaluations do.

@@ -50,6 +50,8 @@ class Benchmark:
     """Method -> published success rate by column heading."""
     source: str = ""
     """Where the published results come from, and how far they can be compared."""
+    reported: Mapping[str, str] = field(default_factory=dict)
+    """Metric in `EpisodeMetrics.figures` -> its explanation; listed below the table for every policy and column."""
 
 
 class TaskMetrics:

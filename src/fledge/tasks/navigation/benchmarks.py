@@ -16,6 +16,12 @@ P2M: dict[tuple[int, int], tuple[float | None, ...]] = {  # (movers, cylinders) 
     (25, 0): (0.50, 0.20, 0.15, 0.25),
     (0, 44): (0.60, 0.75, 0.80, None),
 }
+SANDO = {
+    "50": ("sando_easy", 32),
+    "100": ("sando_medium", 65),
+    "200": ("sando_hard", 130),
+}  # obstacles -> scene, movers
+ROUND = "Share of flights that flew round, beyond"
 AIRFRAME = ("mass", "thrust", "damping", "drag", "velocity_gain", "attitude_gain", "rotor_lag")
 RULES = (  # the same for every policy; each policy keeps its own sensors, speed limit and decision rate
     "env.dt_s=0.016",
@@ -130,6 +136,45 @@ BENCHMARKS = {
             for k, method in enumerate(("P2M", "FAPP", "NavRL", "Obsnet"))
         },
         source="P2M (arclab-hku, RA-L 2026) reports about 20 trials each, in its own simulator.",
+    ),
+    "sando": Benchmark(
+        title="SANDO's worlds, 105 m among 50, 100 or 200 obstacles of which 65 % move, each flight in its own world",
+        preset="sando",
+        rules=(
+            *RULES,
+            "env.collision_radius_m=0.142",
+            "env.min_height_m=0.5",
+            "env.max_height_m=6.0",
+            "env.goal_radius_m=1.0",
+            "env.max_episode_steps=6250",
+        ),
+        worlds={
+            f"{count} obstacles": [f"env.world={world}", f"env.moving_obstacles={moving}"]
+            for count, (world, moving) in SANDO.items()
+        },
+        policies=("straight", "orca", "planner", "planner(guard=true)", "fledge-reflex", "fledge-nav"),
+        published={
+            method: {f"{count} obstacles": rate for count, rate in zip(SANDO, rates, strict=True)}
+            for method, rates in {
+                "SANDO, true states": (1.0, 1.0, 1.0),
+                "EGO-Swarm2, true states": (1.0, 1.0, 0.8),
+                "FAPP, true states": (0.8, 0.8, 0.5),
+                "SANDO, own D435, best": (0.95, 0.90, 0.64),
+            }.items()
+        },
+        source="SANDO (MIT ACL, arXiv 2604.07599) reports 10 flights each at up to 5 m/s; policies here keep their own limit. "
+        "Its paper speaks of 100 x 40 m, its code places obstacles within 6 m of y = 0.",
+        reported={"round_share": f"{ROUND} |y| = 6 m"},
+    ),
+    "fapp": Benchmark(
+        title="FAPP's scene, 54 m among 100 boxes, 100 cylinders and 100 movers at 0.5 to 3 m/s, each flight in its own world",
+        preset="fapp",
+        rules=(*RULES, "env.goal_radius_m=1.0", "env.max_episode_steps=3750"),
+        worlds={"100+100+100": ["env.world=fapp", "env.moving_obstacles=100"]},
+        policies=("straight", "orca", "planner", "planner(guard=true)", "fledge-reflex", "fledge-nav"),
+        published={"FAPP": {"100+100+100": 0.94}, "best of its baselines": {"100+100+100": 0.78}},
+        source="FAPP (T-RO 2025) reports 50 flights in its own simulator, with states at 50 Hz and 13 ms late; sizes, "
+        "routes and motions of its obstacles are not published.",
     ),
     "density": Benchmark(
         title="Columns alone, as dense as 25 to 150 bars in 24 x 24 m, from side to side of a walled forest",

@@ -86,10 +86,10 @@ class NavigationConfig(SensorConfig):
     movers_cycle: list[float] = setting([1.0], at_least=0, at_most=1, items=(1, None))
     """Share of moving_obstacles on maps 0, 1, 2, ... in turn: [0, 1, 1, 1] leaves every fourth map without movers."""
     world: str = setting("", resume="restart")
-    """Worlds to fly in instead of the layout's maps: files of any kind that `fledge world` reads, or generators (rooms,
-    corridors, pillars, cave, canopy, stairs, city, hall); several are separated by commas. Flights then go between random
-    points of the free space, and end after max_episode_steps for each 24 m of the shortest path and 5 m more. Empty: the
-    layout's maps."""
+    """Worlds to fly in instead of the layout's maps: files that `fledge world` reads or generators (rooms, corridors,
+    pillars, cave, canopy, stairs, city, hall), separated by commas; flights go between random points, and end after
+    max_episode_steps for each 24 m of the shortest path and 5 m more. Or the scene of a benchmark (sando_easy, sando_medium,
+    sando_hard, fapp), with its own start, goal and movers. Empty: the layout's maps."""
     eval_world: str = setting("", resume="same")
     """Worlds for evaluation, as in world. Empty: those of training, with other routes and other generated worlds."""
     layout: Layout = setting(Layout.forest, resume="restart")
@@ -141,7 +141,7 @@ class NavigationConfig(SensorConfig):
     """Radius of the drone for collisions, m."""
     body_height_m: float = setting(0.2, above=0, at_most=10)
     """Height of the drone for collision=cylinder, from its lowest to its highest point, m."""
-    min_height_m: float = setting(0.2, at_least=0, below=0.5)
+    min_height_m: float = setting(0.2, at_least=0, at_most=0.5)
     """Height above the ground below which an episode ends, m; episodes start at 0.5 to 2.5 m."""
     max_height_m: float = setting(4.0, above=2.5, at_most=1000)
     """Height above the ground above which an episode ends, m."""

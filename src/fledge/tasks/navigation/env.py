@@ -24,6 +24,7 @@ from fledge.tasks.navigation.physics import episode, flight, meetings
 from fledge.tasks.navigation.physics.maps import MapBank
 from fledge.tasks.navigation.physics.quadrotor import ROTOR_FILTER
 from fledge.tasks.navigation.physics.structs import Beams, Drones, Obs, Outcome, Result, allocate, bind, make_params
+from fledge.tasks.navigation.physics.voxel_worlds import is_scene
 from fledge.tasks.navigation.planner.kernel import ALL, BEGUN, ENDED
 from fledge.tasks.navigation.planner.reader import ObservedPlan, plan_bytes
 from fledge.tasks.navigation.rewards import TERMS
@@ -64,7 +65,7 @@ class NavigationEnv(WarpEnv):
         self.group = cfg.drones
         super().__init__(cfg, device, seed, num_threads, env_offset, total_envs)
         self.decision_s = cfg.dt_s * cfg.decimation
-        self.one_clock = cfg.starts is not Starts.crossing and not cfg.world
+        self.one_clock = is_scene(cfg) or (cfg.starts is not Starts.crossing and not cfg.world)
         self.bank = MapBank(cfg, self.device, seed, bank, self.launcher)
         self.params = make_params(
             cfg,
@@ -75,6 +76,7 @@ class NavigationEnv(WarpEnv):
             active=self.bank.active,
             map_refresh_steps=cfg.refresh_steps,
             voxels=int(self.bank.worlds is not None),
+            scene=int(self.bank.scene is not None),
         )
         self.beams = self._make_beams()
         n, ring = self.num_envs, cfg.randomize.latency_steps + 1

@@ -1,7 +1,8 @@
 """Metrics of flights besides their outcome.
 
     mean_speed        m/s                                          over all time flown
-    outside_share     share of the time over bare ground, outside the forest's ±20 m
+    outside_share     share of the time outside the area of obstacles: the forest's ±20 m, in scenes their width
+    round_share       share of flights that left that width of a scene, so flew round obstacles; only in scenes
     control_effort    m/s², mean change of the commanded velocity per second
     clearance         m to the nearest surface in reach of the sensors, mean over all time flown
     least_clearance   m, the smallest of a flight, mean over flights that reached their goal
@@ -69,6 +70,7 @@ class FlightMetrics(EpisodeMetrics):
         self.seconds = zeros.clone()  # flown by each of several drones
         self.command: Tensor | None = None
         self.begun = torch.ones_like(zeros, dtype=torch.bool)  # the next command is the first of its episode
+        self.left = torch.zeros_like(self.begun)  # has been outside in this episode
 
     def before_step(self, obs: Mapping[str, Tensor], action: Action, counted: Tensor) -> None:
         state, seconds = self.env.state, self.env.decision_s
@@ -89,7 +91,9 @@ class FlightMetrics(EpisodeMetrics):
             self._add("commands", torch.full_like(speed, seconds), goes_on)
         self.command = command
         self.begun.zero_()
-        outside = state["pos"][:, :2].abs().amax(dim=-1) > FOREST_HALF_M
+        across, scene = state["pos"][:, :2].abs(), self.env.bank.scene
+        outside = across.amax(dim=-1) > FOREST_HALF_M if scene is None else across[:, 1] > scene.half_width_m
+        self.left |= outside
         flown = {"decisions": torch.ones_like(speed), "speed": speed, "outside": outside, "gap": gap}
         for name, value in flown.items():
             self._add(name, value, counted)
@@ -101,7 +105,10 @@ class FlightMetrics(EpisodeMetrics):
         self._add("least", self.least, arrived)
         self._add("seconds", self.seconds, arrived)
         over = outcome != 0
+        self._add("ended", torch.ones_like(self.path), counted & over)
+        self._add("left", self.left, counted & over)
         self.path[over], self.seconds[over], self.least[over], self.begun[over] = 0.0, 0.0, math.inf, True
+        self.left[over] = False
 
     def figures(self) -> dict[str, float]:
         sums = {name: float(value) for name, value in self.sums.items()}
@@ -112,6 +119,8 @@ class FlightMetrics(EpisodeMetrics):
             "control_effort": sums.get("change", 0.0) / max(sums.get("commands", 0.0), 1e-9),
             "clearance": sums["gap"] / flown,
         }
+        if self.env.bank.scene is not None:
+            figures["round_share"] = sums["left"] / max(sums["ended"], 1.0)
         if arrived:
             figures |= {"least_clearance": sums["least"] / arrived, "detour": sums["detour"] / arrived}
             if self.env.cfg.drones > 1:  # an episode is as long as the longest of its flights
@@ -191,6 +200,7 @@ class NavigationMetrics(TaskMetrics):
     classes = CLASSES
     columns = {
         "outside_share": "outside",
+        "round_share": "round",
         "detour": "detour",
         "least_clearance": "clearance",
         "control_effort": "effort",
@@ -207,10 +217,10 @@ class NavigationMetrics(TaskMetrics):
         "adjacent, the same; inside: the start is in the forest; formation: several drones."
     )
     legend = (
-        "outside: share of the time outside the forest. effort: mean change of the commanded velocity, m/s per second. Of "
-        "flights that reached the goal: detour, path length over the straight line (just below 1 when flying straight, as "
-        "a flight ends within the goal's radius); clearance, smallest distance to an obstacle in m; seconds. "
-        "With a shield: share of decisions that it changed, and by how many m/s."
+        "outside: share of the time outside the forest; round: share of flights that left the width of a scene. effort: mean "
+        "change of the commanded velocity, m/s per second. Of flights that reached the goal: detour, path length over the "
+        "straight line (just below 1 when flying straight, as a flight ends within the goal's radius); clearance, smallest "
+        "distance to an obstacle in m; seconds. With a shield: share of decisions that it changed, and by how many m/s."
     )
     eval_preset = "crossing"
     benchmarks = BENCHMARKS

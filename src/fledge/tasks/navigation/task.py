@@ -17,6 +17,7 @@ from fledge.tasks.navigation.config import TOGETHER, ActionForm, CurriculumConfi
 from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.metrics import NavigationMetrics
 from fledge.tasks.navigation.networks.factory import NavigationPolicies
+from fledge.tasks.navigation.physics.voxel_worlds import is_scene
 from fledge.tasks.navigation.pilots import PILOTS
 from fledge.tasks.navigation.sensing.observations import OBSERVATIONS
 from fledge.tasks.navigation.view.view import NavigationView
@@ -92,11 +93,11 @@ class NavigationTask(Task):
 
         `starts` becomes edges, unless it is crossing, lane or a formation of several drones.
         """
+        cfg = dataclasses.replace(cfg, world=cfg.eval_world or cfg.world)
         return dataclasses.replace(
             cfg,
             num_envs=EVAL_DRONES // cfg.drones * cfg.drones,
-            num_maps=EVAL_WORLDS if cfg.world else EVAL_MAPS,
-            world=cfg.eval_world or cfg.world,
+            num_maps=EVAL_DRONES if is_scene(cfg) else EVAL_WORLDS if cfg.world else EVAL_MAPS,
             movers_cycle=[1.0],
             starts=cfg.starts if cfg.starts in (Starts.lane, *TOGETHER) else Starts.edges,
             success_ends_episode=True,

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from fledge.core.errors import ConfigError, InputError
 from fledge.core.specs import TensorSpec
-from fledge.tasks.navigation.config import NavigationConfig, Starts
+from fledge.tasks.navigation.config import Layout, NavigationConfig, Starts
 from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.planner.config import PlannerConfig
 from fledge.tasks.navigation.planner.pilot import PlannerPilot
+from fledge.tasks.navigation.sensing.observations import DYNAMIC_OBSTACLE
 from fledge.tasks.navigation.task import NavigationTask
 from fledge.tasks.policy_loader import load_policy
 from tests.reference.plain_planner import PlainPlanner
@@ -49,15 +50,21 @@ def fly(pilot: PlannerPilot, steps: int, seed: int = 3, threads: int = 1) -> lis
         {"lag_s": 0.15, "skin_m": 0.07, "standing": False},
         {"memory": False, "fast": 1.5, "mover_margin_m": 1.5},
         {"patience_s": 0.0, "margin_cost": 3.0},
+        {"fast_mover_s": 0.7, "mover_margin_m": 0.6, "arena": True},
     ],
     ids=str,
 )
 def test_it_chooses_what_the_plain_planner_chooses(changes: dict[str, Any]) -> None:
+    changes = dict(changes)
+    arena = {"layout": Layout.arena, "starts": Starts.lane, "moving_obstacles": 40, "static_obstacles": 7}
+    place = arena if changes.pop("arena", False) else {}
     cfg = PlannerConfig(ways_every=0, horizon_s=1.2, brief_s=0.5, headings=6)
     cfg = dataclasses.replace(cfg, **changes)
-    world = dataclasses.replace(WORLD, num_envs=3)
+    world: NavigationConfig = dataclasses.replace(WORLD, num_envs=3, **place)
     seen = fly(PlannerPilot(cfg, world), 8)
-    assert any(step["dynamic_obstacle"].any() for step in seen)
+    rows = torch.stack([step["dynamic_obstacle"].reshape(3, -1, DYNAMIC_OBSTACLE.width) for step in seen])
+    assert rows.any()
+    assert bool((rows[..., DYNAMIC_OBSTACLE["velocity"]].norm(dim=-1) > 2.0).any()) == bool(place)
     differ = 0
     for i in range(3):
         plain = PlainPlanner(cfg, world)

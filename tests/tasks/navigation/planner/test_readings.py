@@ -47,7 +47,9 @@ def test_a_mover_that_is_no_longer_seen_flies_on_for_a_while() -> None:
         buffers.run(see((3.0, -1.0, 0.0, 0.0)), None)
         expected = (2.0 - 0.5 * n * DECISION_S, 1.0 + 0.25 * n * DECISION_S)
         found = places(buffers)
-        assert len(found) == 2 and found[0] == pytest.approx(expected, abs=1e-3) and found[1] == (3.0, -1.0)
+        assert len(found) == 2
+        assert found[0] == pytest.approx(expected, abs=1e-3)
+        assert found[1] == (3.0, -1.0)
     buffers.run(see((3.0, -1.0, 0.0, 0.0)), None)
     assert places(buffers) == [(3.0, -1.0)]
 
@@ -60,7 +62,8 @@ def test_a_mover_that_is_seen_again_is_not_there_twice_and_none_is_kept_if_rows_
     assert places(buffers) == [(1.9, 1.1)]
     full = [(1.0 + 0.1 * k, -2.0, 0.0, 0.0) for k in range(5)]
     buffers.run(see(*full), None)
-    assert len(places(buffers)) == 5 and (1.9, 1.1) not in places(buffers)
+    assert len(places(buffers)) == 5
+    assert (1.9, 1.1) not in places(buffers)
     without = make(coast_s=0.0)
     without.run(see((2.0, 1.0, -0.5, 0.0)), None)
     without.run(see(), None)
@@ -82,4 +85,5 @@ def test_late_detections_and_scans_are_moved_to_where_they_belong() -> None:
     assert places(buffers) == [pytest.approx((1.85, 1.0), abs=1e-3)]
     # the hit 2 m ahead was seen from 0.3 m behind, so it is 1.7 m away
     rings, _ = look(buffers, np.array([[AT[0] + 1.7, 0.05], [AT[0] + 2.05, 0.05]]))
-    assert rings[0] == 0 and rings[1] > 0
+    assert rings[0] == 0
+    assert rings[1] > 0

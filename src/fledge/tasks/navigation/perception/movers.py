@@ -188,7 +188,7 @@ def sight_ghost(i: int, p: Params, f: Faults, drones: Drones, g: int) -> Sightin
 def sized(i: int, p: Params, f: Faults, drones: Drones, j: int, kind: int) -> float:
     """Return the width class that the detector reports for mover j, 0 to 3; its error lasts for the episode."""
     if f.size_error == 0.0:
-        return float(width_class(kind))
+        return width_class(kind)
     u = uniform4(wp.uint32(i + p.env_offset), wp.uint32(drones.episode[i]), P_SIZE, wp.uint32(j), p.seed)
     share = f.size_error * level(f, p, drones, i, SIZE) * normal2(u[0], u[1])[0]
     width = width_of(kind) * (1.0 + share)
@@ -234,7 +234,7 @@ def perceive_movers(i: int, p: Params, f: Faults, maps: Maps, drones: Drones, ob
                 width = sized(i, p, f, drones, j, s.kind)
             else:
                 s = sight_ghost(i, p, f, drones, j - count)
-                width = float(width_class(s.kind))
+                width = width_class(s.kind)
             write_mover(i, k, s.kind, turned(s.offset, yaw), s.flat, turned(s.vel, yaw), width, x_axis, obs)
 
 

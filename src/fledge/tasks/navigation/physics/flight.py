@@ -130,8 +130,10 @@ def gust(p: Params, drone: wp.uint32, episode: wp.uint32, time: int, wind: wp.ve
 def is_out(p: Params, maps: Maps, slot: int, pos: wp.vec3) -> bool:
     """Return whether a drone is too low or too high, a sphere on the ground or, on maps with walls, off the map.
 
-    In worlds of voxels: whether it is outside of the world.
+    In worlds of voxels: whether it is outside of the world, in scenes also whether it is too low or too high.
     """
+    if p.scene == 1 and (pos[2] < p.min_height_m or pos[2] > p.max_height_m):
+        return True
     if p.voxels == 1:
         return is_outside(maps.voxels, maps.voxels.world[slot], pos)
     if p.collision == SPHERE and pos[2] < p.collision_radius_m:

@@ -23,9 +23,10 @@ from fledge.envs.launch import Call, Launcher
 from fledge.tasks.navigation.config import Layout, NavigationConfig
 from fledge.tasks.navigation.physics.arena import ROWS, SIDES, place_arena
 from fledge.tasks.navigation.physics.crowd import Crowd, crowd_kinds, place_crowd, step_crowd
+from fledge.tasks.navigation.physics.paths import place_paths, step_paths
 from fledge.tasks.navigation.physics.structs import Maps, allocate, bind
 from fledge.tasks.navigation.physics.terrain import CELLS, WALLS, place_boxes, place_walls, rasterise
-from fledge.tasks.navigation.physics.voxel_worlds import VoxelWorlds
+from fledge.tasks.navigation.physics.voxel_worlds import VoxelWorlds, is_scene
 from fledge.tasks.navigation.physics.walkers import place_walkers, step_walkers
 
 NEVER = 2**31 - 1
@@ -39,7 +40,8 @@ class MapBank:
         self.cfg, self.device, self.launcher, self.number = cfg, device, launcher, bank
         # Keys of maps made per episode, (env, episode), do not hold the bank, so banks differ in their seed there.
         self.seed = wp.vec2ui(*split_seed(derive_seed(seed, bank) if cfg.fresh_maps and bank else seed))
-        self.active = cfg.num_envs if cfg.fresh_maps else cfg.num_maps
+        scene = is_scene(cfg)  # a map for each drone is enough
+        self.active = cfg.num_envs if cfg.fresh_maps else min(cfg.num_maps, cfg.num_envs) if scene else cfg.num_maps
         self.slots = self.active
         if cfg.refresh_steps:
             self.slots += -(-(cfg.longest_episode_steps + cfg.decimation) // cfg.refresh_steps) + 2
@@ -55,7 +57,9 @@ class MapBank:
             b = cfg.static_obstacles * ROWS + SIDES
         shapes: dict[int | str, tuple[int, ...]] = {1: (k,), 2: (k, m), 3: (cfg.decimation, k, m), "kinds": (m,)}
         crowd, tensors = allocate(Crowd, shapes, device)
-        self.kinds = tensors.pop("kinds").copy_(torch.as_tensor(crowd_kinds(m, self.arena)))
+        self.scene = self.worlds.scene if self.worlds else None
+        kinds = self.scene.movers.kinds[:m] if self.scene else crowd_kinds(m, self.arena)
+        self.kinds = tensors.pop("kinds").copy_(torch.as_tensor(kinds))
         crowd.swings, crowd.floating = int(self.arena), int(cfg.floating_boxes)
         self.tensors = {"keys": self._zeros(torch.int32, k, 2), "clock": self._zeros(torch.int32, 1), **tensors}
         self.boxes = self._zeros(torch.int32, k, b, 4)  # inner cells: x0, y0, x1, y1
@@ -100,6 +104,9 @@ class MapBank:
         cfg, maps = self.cfg, self.maps
         if not cfg.moving_obstacles:
             return []
+        if self.worlds and self.scene:
+            args = [maps.clock, cfg.dt_s, maps.voxels.world, self.worlds.paths, maps.crowd]
+            return [Call(step_paths, args, cfg.moving_obstacles)]
         if self.worlds:
             args = [maps.keys, maps.clock, cfg.dt_s, self.seed, maps.voxels, maps.crowd]
             return [Call(step_walkers, args, cfg.moving_obstacles)]
@@ -142,7 +149,9 @@ class MapBank:
         index: Any = wp.array(slots.astype(np.int32), device=device)
         boxes, heights = wp.from_torch(self.boxes, dtype=wp.vec4i), wp.from_torch(self.heights)
         if self.worlds:
-            if crowd:
+            if crowd and self.scene:
+                wp.launch(place_paths, n, [index, maps.voxels.world, self.worlds.paths, maps.crowd], device=device)
+            elif crowd:
                 wp.launch(place_walkers, n, [index, maps.keys, self.seed, maps.voxels, maps.crowd], device=device)
             return
         place = place_arena if self.arena else place_boxes

@@ -1,7 +1,8 @@
 """Shapes of moving obstacles, for kernels and views.
 
 An obstacle's kind is 4 * shape + width class: kinds 0-3 are boxes .25, .5, .75 and 1 m wide and 1 m tall, 4-7 upright
-cylinders of the same diameters, 5 m tall. To add a shape, give it a number and handle it in every function here.
+cylinders of the same diameters, 5 m tall. Kind 8 is SANDO's cube of .8 m. To add a shape, give it a number and handle it in
+every function here.
 """
 
 from typing import Any
@@ -12,7 +13,8 @@ import warp as wp
 WIDTHS = 4
 SHAPES = ("box", "cylinder")
 CYLINDER = SHAPES.index("cylinder")
-KINDS = WIDTHS * len(SHAPES)
+KINDS = WIDTHS * len(SHAPES)  # of the crowd in forests
+CUBE, CUBE_M = KINDS, 0.8
 BOX_M, CYLINDER_M = 1.0, 5.0  # heights
 STANDING_Z_M = 2.5  # centre of an obstacle that stands on the ground
 INF = 1.0e9
@@ -20,12 +22,12 @@ INF = 1.0e9
 
 def widths(kinds: Any) -> Any:
     """Return the widths of these kinds of obstacles (an array or tensor), m."""
-    return 0.25 * (kinds % WIDTHS + 1)
+    return 0.25 * (kinds % WIDTHS + 1) + (CUBE_M - 0.25) * (kinds == CUBE)
 
 
 def sizes(kinds: np.ndarray) -> np.ndarray:
     """Return the sizes of these kinds of obstacles along x, y and z, m, [n, 3] float32."""
-    heights = np.array((BOX_M, CYLINDER_M))[kinds // WIDTHS]
+    heights = np.array((BOX_M, CYLINDER_M, CUBE_M))[kinds // WIDTHS]
     return np.stack([widths(kinds), widths(kinds), heights], axis=1).astype(np.float32)
 
 
@@ -35,13 +37,14 @@ def is_round(kinds: np.ndarray) -> np.ndarray:
 
 
 @wp.func
-def width_class(kind: int) -> int:
-    return kind % WIDTHS
+def width_of(kind: int) -> float:
+    return wp.where(kind == CUBE, CUBE_M, 0.25 * float(kind % WIDTHS + 1))
 
 
 @wp.func
-def width_of(kind: int) -> float:
-    return 0.25 * float(width_class(kind) + 1)
+def width_class(kind: int) -> float:
+    """Return the number by which policies observe a width: 0, 1, 2, 3 for .25, .5, .75, 1 m, a fraction for others."""
+    return 4.0 * width_of(kind) - 1.0
 
 
 @wp.func
@@ -52,7 +55,7 @@ def is_standing(kind: int) -> bool:
 
 @wp.func
 def height_of(kind: int) -> float:
-    return wp.where(is_standing(kind), CYLINDER_M, BOX_M)
+    return wp.where(is_standing(kind), CYLINDER_M, wp.where(kind == CUBE, CUBE_M, BOX_M))
 
 
 @wp.func

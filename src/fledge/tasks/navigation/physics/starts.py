@@ -90,11 +90,13 @@ def clear_inside(p: Params, maps: Maps, slot: int, drone: wp.uint32, when: wp.ui
 def deal_map(p: Params, maps: Maps, i: int, drone: wp.uint32, when: wp.uint32) -> int:
     """Return the slot of the next episode's map: the drone's own slot with `fresh_maps`, else that of a random map in use.
 
-    Drones that fly together get the same map.
+    Drones that fly together get the same map. Scenes go round: a deterministic policy would repeat its flight in one of them.
     In use at clock t are the maps with the numbers head .. head + active - 1, where head = t // map_refresh_steps.
     """
     if p.fresh_maps == 1:
         return i
+    if p.scene == 1:
+        return int((drone + when) % wp.uint32(p.slots))
     u = uniform4(drone / wp.uint32(p.drones), when, P_MAP, wp.uint32(0), p.seed)
     position = int(u[0] * float(p.active))
     if p.map_refresh_steps > 0:

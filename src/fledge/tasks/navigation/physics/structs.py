@@ -40,6 +40,7 @@ OWN = (
     "slots",  # slots for maps
     "active",  # maps in use at once
     "voxels",  # 1 in worlds of voxels, 0 on the layout's maps
+    "scene",  # 1 in scenes, which are worlds of voxels with a flight and movers of their own
     "reward_kind",
     "elevations",
     "single_rays",  # 1 if each LiDAR ray is cast by itself
@@ -197,8 +198,10 @@ def allocate(
 def step_limit(p: Params, start: wp.vec3, goal: wp.vec3, route: float) -> int:
     """Return the physics steps after which an episode is truncated.
 
-    It is proportional to the distance with starts=crossing, and to the length of the route in worlds of voxels.
+    It is proportional to the distance with starts=crossing, and to the length of the route in worlds of voxels except scenes.
     """
+    if p.scene == 1:
+        return p.max_episode_steps
     if p.voxels == 1:
         return int(float(p.max_episode_steps) * (route + ROUTE_START_M) / EDGE_M)
     if p.starts != CROSSING:

@@ -10,20 +10,23 @@ import numpy as np
 import torch
 import warp as wp
 
-from fledge.core.errors import MemoryBudgetError
+from fledge.core.errors import ConfigError, MemoryBudgetError
 from fledge.core.machine import available_bytes
 from fledge.core.random import derive_seed
 from fledge.tasks.navigation.config import NavigationConfig
+from fledge.tasks.navigation.physics.paths import make_paths
 from fledge.tasks.navigation.physics.voxel_struct import Voxels
 from fledge.tasks.navigation.worlds.distance import chebyshev
 from fledge.tasks.navigation.worlds.routes import Routes, draw_routes
+from fledge.tasks.navigation.worlds.scene import Scene
 from fledge.tasks.navigation.worlds.triangles import cells_of_triangles
-from fledge.tasks.navigation.worlds.world import GENERATORS, World, load_world, make_world
+from fledge.tasks.navigation.worlds.world import MADE, SCENES, World, load_world, make_world
 
 ROUTES = 1024
 SHORTEST_M = 10.0
 CLEARANCE_M = 0.1  # of routes, beyond the drone's radius
 HEIGHTS_M = (0.5, 2.5)  # of starts and goals above the ground
+SCENE_CELL_M = 1.0  # voxels of scenes; their surfaces are exact anyway
 
 
 def fit_world(world: World, height_m: float) -> World:
@@ -39,6 +42,11 @@ def fit_world(world: World, height_m: float) -> World:
     return dataclasses.replace(world, solid=world.solid[:, :, :layers], origin=origin, triangles=triangles)
 
 
+def is_scene(cfg: NavigationConfig) -> bool:
+    """Return whether the env flies in a benchmark's scene."""
+    return any(name in SCENES for name in cfg.world_names)
+
+
 def shortest_route(world: World) -> float:
     """Return the length of the shortest route to draw, m: short flights say little, but a room has only short ones."""
     return min(SHORTEST_M, float(np.linalg.norm(np.array(world.solid.shape[:2]) * world.cell_m)) / 4)
@@ -47,7 +55,8 @@ def shortest_route(world: World) -> float:
 class VoxelWorlds:
     """Worlds by the names in `env.world`, K map slots that use them in turn, and routes through them.
 
-    Files are the same in every bank of maps, with other routes; generators make other worlds.
+    Files are the same in every bank of maps, with other routes; generators make other worlds. Scenes have their own flight and
+    movers (`paths`), the same number in every world.
 
     Args:
         slots: Number K of map slots.
@@ -61,19 +70,50 @@ class VoxelWorlds:
         known: dict[tuple[str, int], int] = {}
         for slot in range(slots):
             name = names[slot % len(names)]
-            key = (name, slot // len(names) if name in GENERATORS else 0)
+            key = (name, slot // len(names) if name in MADE else 0)
             if key not in known:
-                made = make_world(name, own_seed, key[1]) if name in GENERATORS else load_world(Path(name))
                 known[key] = len(self.worlds)
-                self.worlds.append(fit_world(made, cfg.max_height_m))
+                self.worlds.append(self._make(name, own_seed, key[1], cfg.max_height_m))
             self.number[slot] = known[key]
+            self._check_scene(cfg, self.worlds[-1].scene)
+        self.reach_m = max(float(np.abs(world.bounds).max()) for world in self.worlds)
         self._check_memory(device)
         clearance = cfg.collision_radius_m + CLEARANCE_M
         self.routes = [
-            draw_routes(world, derive_seed(own_seed, n), ROUTES, clearance, HEIGHTS_M, shortest_route(world))
+            world.scene.route()
+            if world.scene
+            else draw_routes(world, derive_seed(own_seed, n), ROUTES, clearance, HEIGHTS_M, shortest_route(world))
             for n, world in enumerate(self.worlds)
         ]
         self.struct, self._kept = pack(self.worlds, self.routes, self.number, device)
+        self.scene = self.worlds[0].scene
+        if self.scene is not None:
+            movers = [world.scene.movers for world in self.worlds if world.scene]
+            self.paths, self._paths = make_paths(movers, cfg.moving_obstacles, str(device))
+
+    @staticmethod
+    def _check_scene(cfg: NavigationConfig, scene: Scene | None) -> None:
+        """Raise ConfigError if a scene is not alone, lacks movers for `env.moving_obstacles`, or is to be seen as a grid."""
+        if scene is None:
+            return
+        if len(cfg.world_names) > 1:
+            raise ConfigError(
+                f"env.world={cfg.world} names a scene and other worlds, but a scene has its own flight and movers: name "
+                "one scene alone."
+            )
+        if cfg.moving_obstacles > (most := len(scene.movers.kinds)):
+            raise ConfigError(
+                f"env.moving_obstacles is {cfg.moving_obstacles}, but the scene {cfg.world} has {most} movers: set "
+                f"env.moving_obstacles={most}, or fewer."
+            )
+        if cfg.grid_map:
+            raise ConfigError(f"env.grid_map=true does not work in the scene {cfg.world}: set env.grid_map=false.")
+
+    @staticmethod
+    def _make(name: str, seed: int, index: int, height_m: float) -> World:
+        if name in SCENES:
+            return SCENES[name](seed + index, cell_m=SCENE_CELL_M)
+        return fit_world(make_world(name, seed, index) if name in MADE else load_world(Path(name)), height_m)
 
     def _check_memory(self, device: torch.device) -> None:
         largest = max(world.solid.size for world in self.worlds)

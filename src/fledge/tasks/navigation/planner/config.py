@@ -38,6 +38,8 @@ class PlannerConfig:
     """Cost per metre of clearance from static obstacles that is missing to margin_m, at each prediction step."""
     mover_margin_m: float = setting(1.0, at_least=0, at_most=1000)
     """Desired clearance from moving obstacles, m; larger, since they may turn."""
+    fast_mover_s: float = setting(0.5, at_least=0, at_most=1000)
+    """Further desired clearance from movers faster than 1.5 m/s, for each m/s above, s."""
     mover_cost: float = setting(1.5, at_least=0, at_most=1_000_000)
     """Cost per metre of clearance from moving obstacles that is missing to mover_margin_m, at each prediction step."""
     coast_s: float = setting(0.8, at_least=0, at_most=100)

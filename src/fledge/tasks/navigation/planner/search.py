@@ -34,6 +34,7 @@ VERTICAL_LAG_S = 0.03  # thrust responds at once, tilt does not
 FLOOR_M, CEILING_M = 0.1, 0.1  # distance to keep from the height limits
 
 TOUCH = 0.02  # m
+USUAL_SPEED = 1.5  # m/s: faster movers get a further margin
 
 
 def candidates(cfg: PlannerConfig) -> np.ndarray:
@@ -96,6 +97,7 @@ class Search:
     reach_z: float  # m: hits up to this far above or below the drone's centre are obstacles
     margin: float
     mover_margin: float
+    fast_mover_s: float
     crash_cost: float
     crash_relief: float
     goal_radius: float
@@ -126,12 +128,28 @@ def column_gap(s: Search, m: LocalMap, i: int, at: wp.vec3) -> float:
 
 
 @wp.func
-def nearest_mover(movers: Movers, i: int, at: wp.vec3, t: float) -> float:
-    """Return the distance from a point to the nearest mover at time t, m."""
-    gap = mover_gap(movers, i, 0, at, t)
-    for k in range(1, NEAREST):
-        gap = wp.min(gap, mover_gap(movers, i, k, at, t))
-    return gap
+def further_margin(s: Search, movers: Movers, i: int, k: int) -> float:
+    """Return the clearance from mover k that is desired beyond the usual one because the mover is fast, m."""
+    v = movers.motion[i, k]
+    square = v[0] * v[0] + v[1] * v[1] + v[2] * v[2]
+    if square <= USUAL_SPEED * USUAL_SPEED:
+        return 0.0
+    return s.fast_mover_s * (wp.sqrt(square) - USUAL_SPEED)
+
+
+@wp.func
+def nearest_mover(s: Search, movers: Movers, i: int, at: wp.vec3, t: float) -> wp.vec2:
+    """Return the distance from a point to the nearest mover at time t, m, and by how much less it counts for the margin.
+
+    For the margin, the nearest mover is the one with the least distance after its further margin is subtracted.
+    """
+    gap = float(FAR)
+    counted = float(FAR)
+    for k in range(NEAREST):
+        each = mover_gap(movers, i, k, at, t)
+        gap = wp.min(gap, each)
+        counted = wp.min(counted, each - further_margin(s, movers, i, k))
+    return wp.vec2(gap, gap - counted)
 
 
 @wp.func
@@ -143,29 +161,32 @@ def body_now(s: Search, m: LocalMap, i: int, movers: Movers, own: Own) -> wp.vec
     """
     columns = s.body - (1.0 - own.patience) * s.skin
     return wp.vec2(
-        wp.min(columns, column_gap(s, m, i, own.pos)), wp.min(s.body, nearest_mover(movers, i, own.pos, 0.0) - TOUCH)
+        wp.min(columns, column_gap(s, m, i, own.pos)),
+        wp.min(s.body, nearest_mover(s, movers, i, own.pos, 0.0)[0] - TOUCH),
     )
 
 
 @wp.func
-def gaps_at(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, at: wp.vec3, t: float) -> wp.vec2:
+def gaps_at(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, at: wp.vec3, t: float) -> wp.vec3:
     """Return the gaps to columns and to movers, m, of a drone at a point at time t; a negative gap is a collision.
 
-    Both are -1 if the point is too low or too high.
+    Both are -1 if the point is too low or too high. The third number, at least 0, is by how much less the gap to movers counts
+    for the margin, as `nearest_mover` returns it.
     """
     if (at[2] < s.floor and at[2] < own.pos[2]) or (at[2] > s.ceiling and at[2] > own.pos[2]):
-        return wp.vec2(-1.0, -1.0)
-    return wp.vec2(column_gap(s, m, i, at) - own.body[0], nearest_mover(movers, i, at, t) - own.body[1])
+        return wp.vec3(-1.0, -1.0, 0.0)
+    crowd = nearest_mover(s, movers, i, at, t)
+    return wp.vec3(column_gap(s, m, i, at) - own.body[0], crowd[0] - own.body[1], crowd[1])
 
 
 @wp.func
-def nearness(s: Search, gaps: wp.vec2, k: int, patience: float) -> float:
-    """Return the cost of being near obstacles at prediction step k; `gaps` holds the gaps to columns and to movers, m.
+def nearness(s: Search, gaps: wp.vec3, k: int, patience: float) -> float:
+    """Return the cost of being near obstacles at prediction step k; `gaps` are those of `gaps_at`.
 
     `patience` is a factor on the cost of columns.
     """
-    columns = patience * s.price[k] * wp.max(s.margin - gaps[0], 0.0)
-    return columns + s.mover_price[k] * wp.max(s.mover_margin - gaps[1], 0.0)
+    crowd = wp.max(s.mover_margin - gaps[1] + gaps[2], 0.0)
+    return patience * s.price[k] * wp.max(s.margin - gaps[0], 0.0) + s.mover_price[k] * crowd
 
 
 @wp.func

@@ -136,7 +136,7 @@ def make_search(cfg: PlannerConfig, env_cfg: NavigationConfig, device: torch.dev
     s.kinds = 2 if cfg.brief_s else 1
     s.price = array(cfg.margin_cost * np.exp(-times / cfg.fading_s), device)
     s.mover_price = array(cfg.mover_cost * np.exp(-times / cfg.fading_s), device)
-    s.mover_margin = cfg.mover_margin_m
+    s.mover_margin, s.fast_mover_s = cfg.mover_margin_m, cfg.fast_mover_s
     s.ring_m = array(ring_distances(), device)
     s.step_s, s.skin, s.margin = cfg.step_s, cfg.skin_m, cfg.margin_m
     s.body = env_cfg.collision_radius_m + cfg.skin_m

@@ -262,7 +262,7 @@ DYNAMIC_OBSTACLE = Observation(
         Column("horizontal_distance", "m", "to its centre; 0 in an empty row", "world"),
         Column("vertical_distance", "m", "its centre's height minus the drone's; 0 for a cylinder", "world"),
         Column("velocity", "m/s", "of the obstacle", "goal", vector=True),
-        Column("width_class", "1", "0, 1, 2, 3: up to 0.25, 0.5, 0.75, 1 m wide; a fraction for other drones"),
+        Column("width_class", "1", "0, 1, 2, 3: up to 0.25, 0.5, 0.75, 1 m wide; a fraction for others and for drones"),
         Column("is_box", "1", "1: 1 m tall, may float; 0: a cylinder from the ground past any flying height"),
     ),
     rows=(1, NEAREST),

@@ -230,7 +230,7 @@ def observe_obstacles(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs) -
                 offset = wp.vec3(offset[0], offset[1], 0.0)
             away = wp.length(offset)
             vel = maps.crowd.vel[slot, j]
-            write_mover(i, k, kind, offset, wp.sqrt(near[k]), vel, float(width_class(kind)), x_axis, obs)
+            write_mover(i, k, kind, offset, wp.sqrt(near[k]), vel, width_class(kind), x_axis, obs)
             surface = away - 0.5 * width_of(kind)
             logs = logs + wp.log(wp.clamp(surface, 1.0e-6, p.lidar_range_m))
             closest = wp.min(closest, surface)

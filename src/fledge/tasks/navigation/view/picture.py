@@ -15,6 +15,7 @@ from fledge.tasks.navigation.physics.terrain import CELLS, HALF_M, HEIGHT_STEP, 
 from fledge.tasks.navigation.view.world_scene import scene_world
 from fledge.tasks.view.trajectory import Trajectory
 
+BOX_CELL_M = 0.1
 COLOURS = {
     "success": "#1b9e5a",
     "collision_static": "#d1495b",
@@ -29,7 +30,16 @@ def heights_of(tracks: Sequence[Trajectory]) -> tuple[np.ndarray, tuple[float, f
 
     Of a world of voxels only what lies at the heights of the flights counts, as if its ceiling were taken off.
     """
-    world = scene_world(tracks[0].scene)
+    scene = tracks[0].scene
+    world = scene_world(scene)
+    if "boxes" in scene:
+        (x0, y0, _), (x1, y1, _) = scene["bounds"]
+        drawn = np.full((round((x1 - x0) / BOX_CELL_M), round((y1 - y0) / BOX_CELL_M)), np.nan)
+        for x, y, z, *size in sorted(scene["boxes"].tolist(), key=lambda box: box[2] + box[5] / 2):
+            a, b = (round((x + side * size[0] / 2 - x0) / BOX_CELL_M) for side in (-1, 1))
+            c, d = (round((y + side * size[1] / 2 - y0) / BOX_CELL_M) for side in (-1, 1))
+            drawn[max(a, 0) : b, max(c, 0) : d] = z + size[2] / 2
+        return drawn, (x0, x1, y0, y1)
     if world is None:
         cells = tracks[0].scene["cells"].reshape(CELLS, CELLS)
         height = np.where(cells >= SOLID, (cells.astype(np.float32) - SOLID) * HEIGHT_STEP, np.nan)

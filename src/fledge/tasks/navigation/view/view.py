@@ -26,7 +26,7 @@ from fledge.tasks.view.stage import Beams, Crowd, Instrument, Stage
 from fledge.tasks.view.trajectory import Trajectory
 
 NEAR = 12  # nearest movers stored in a frame
-MM = 1000.0  # movers' positions are stored in whole millimetres: half the size of float32, and they compress better
+MM = 1000.0  # movers' positions are stored in whole millimetres, if they fit: half the size of float32, and compress better
 JUMP_M = 0.5  # farther than any mover moves between two decisions
 DRONE_M = 0.6  # width of the drawn drone: twice its collision radius
 CEILING_M = 6.0
@@ -36,7 +36,7 @@ class NavigationView(TaskView):
     """View of navigation: drones, columns, moving obstacles and LiDAR beams."""
 
     def scene(self, env: TensorEnv, ids: Sequence[int]) -> list[dict[str, Any]]:
-        """Return for each flight: map number, its cells or voxels, start, goal, clock and LiDAR geometry.
+        """Return for each flight: map number, its cells, voxels or boxes, start, goal, clock and LiDAR geometry.
 
         Cells are those of `physics.terrain`; voxels have the fields of `World`, with the solid ones as packed bits.
         """
@@ -54,8 +54,10 @@ class NavigationView(TaskView):
         if cfg.casts_single_rays:
             lidar |= {"rays": shown_rays(directions(cfg)).round(6).tolist(), "min_range_m": cfg.lidar_min_range_m}
         shared: dict[str, Any] = {"clock_s": env._clock * cfg.dt_s, "goal_radius_m": cfg.goal_radius_m, "lidar": lidar}
-        if env.bank.arena:
+        if env.bank.arena or env.bank.scene:
             shared["kinds"] = env.bank.kinds.tolist()
+        if (unit := crowd_unit(env)) != MM:
+            shared["crowd_per_m"] = unit
         return [{**maps[slots[i]], **{k: v[i].copy() for k, v in ends.items()}, **shared} for i in ids]
 
     def snapshot(self, env: TensorEnv, ids: Sequence[int]) -> dict[str, np.ndarray]:
@@ -64,7 +66,7 @@ class NavigationView(TaskView):
         pos, vel    [n, 3]      heading [n]
         tilt        [n, 2]      roll and pitch, if the LiDAR tilts
         mover       [n, 4]      position and width of the nearest mover; NaN if there is none
-        crowd       [n, K, 3]   positions of the K nearest movers, int16, in millimetres
+        crowd       [n, K, 3]   positions of the K nearest movers, int16, in millimetres; 1 / crowd_per_m m on wide maps
         crowd_id    [n, K]      the movers' numbers on the map, int16, ascending; -1 in unused columns, which are last
         """
         assert isinstance(env, NavigationEnv)
@@ -80,7 +82,7 @@ class NavigationView(TaskView):
         if crowd.shape[1]:
             there = torch.arange(crowd.shape[1], device=env.device) < env.bank.tensors["count"][slot.long()][:, None]
             away = (crowd[..., :2] - pos[:, None, :2]).norm(dim=-1).masked_fill(~there, math.inf)
-            seen |= nearest(crowd, away, env.bank.kinds)
+            seen |= nearest(crowd, away, env.bank.kinds, crowd_unit(env))
         return {name: value.cpu().numpy() for name, value in seen.items()}
 
     def stage_of(self, env: TensorEnv) -> Tensor:
@@ -129,7 +131,10 @@ class NavigationView(TaskView):
         """Return the moving obstacles around the drone; older recordings have only the nearest."""
         frames = track.frames
         if "crowd" in frames and "crowd_id" in frames:
-            ids, pos = frames["crowd_id"].astype(np.int16), frames["crowd"] / np.float32(MM)
+            ids, pos = (
+                frames["crowd_id"].astype(np.int16),
+                frames["crowd"] / np.float32(track.scene.get("crowd_per_m", MM)),
+            )
         elif "mover" in frames:
             there = np.isfinite(frames["mover"]).all(axis=1)
             kind = np.where(there, np.nan_to_num(frames["mover"][:, 3]) * 4 - 1, -1).astype(np.int16)
@@ -234,7 +239,13 @@ def detected(track: Trajectory, ids: np.ndarray, pos: np.ndarray) -> np.ndarray 
     return (rank < NEAREST) & (away <= float(lidar["range_m"]))
 
 
-def nearest(crowd: Tensor, away: Tensor, kinds: Tensor) -> dict[str, Tensor]:
+def crowd_unit(env: NavigationEnv) -> float:
+    """Return the steps per metre in which the movers' positions are stored, so that int16 reaches to the map's borders."""
+    reach = env.bank.worlds.reach_m if env.bank.worlds else HALF_M
+    return MM if reach * MM <= 32767 else 10.0 ** math.floor(math.log10(32767 / reach))
+
+
+def nearest(crowd: Tensor, away: Tensor, kinds: Tensor, unit: float) -> dict[str, Tensor]:
     """Return mover, crowd and crowd_id, as in `snapshot`, from the movers' positions [n, M, 3] and distances [n, M], m."""
     index = torch.arange(len(crowd), device=crowd.device)
     distance, order = away.topk(min(NEAR, away.shape[1]), largest=False)
@@ -245,5 +256,5 @@ def nearest(crowd: Tensor, away: Tensor, kinds: Tensor) -> dict[str, Tensor]:
     ids, place = order.masked_fill(distance.isinf(), away.shape[1]).sort(dim=1)
     found = crowd[index[:, None], order.gather(1, place)]
     ids = ids.masked_fill(ids == away.shape[1], -1)
-    pos = (found * MM).round().clamp(-32767, 32767).masked_fill((ids < 0)[..., None], 0.0)
+    pos = (found * unit).round().clamp(-32767, 32767).masked_fill((ids < 0)[..., None], 0.0)
     return {"mover": mover, "crowd": pos.to(torch.int16), "crowd_id": ids.to(torch.int16)}

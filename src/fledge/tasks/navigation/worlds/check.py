@@ -65,7 +65,7 @@ def examine(world: World, seed: int = 0) -> tuple[WorldReport, Routes | None, Fr
     routes, space = None, None
     try:
         space = find_free_space(world, CLEARANCE_M)
-        routes = draw_routes(world, seed, ROUTES, CLEARANCE_M, space=space)
+        routes = world.scene.route() if world.scene else draw_routes(world, seed, ROUTES, CLEARANCE_M, space=space)
     except InputError as error:
         advice.append(str(error))
     body = has_clearance(world.solid, world.cell_m, BODY_M)

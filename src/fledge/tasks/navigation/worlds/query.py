@@ -13,7 +13,7 @@ from fledge.tasks.navigation.worlds.boxes import cover_with_boxes
 from fledge.tasks.navigation.worlds.check import examine
 from fledge.tasks.navigation.worlds.picture import pick, world_figure
 from fledge.tasks.navigation.worlds.routes import Routes
-from fledge.tasks.navigation.worlds.world import GENERATORS, World, load_world, make_world, save_world
+from fledge.tasks.navigation.worlds.world import MADE, World, load_world, make_world, save_world
 
 SPEED_M_S = 2.0  # of the drone that flies a route in the browser
 FRAME_S = 0.1
@@ -39,7 +39,7 @@ def query_world(
         seed, index: Of a generated world; the seed also draws the routes.
         options: Keywords of `load_world`.
     """
-    if source in GENERATORS and not Path(source).exists():
+    if source in MADE and not Path(source).exists():
         if given := [name for name, value in options.items() if value is not None]:
             raise ConfigError(f"{source} is a generator, so {given[0]} does not apply to it: leave it out.")
         world = make_world(source, seed, index)
@@ -49,7 +49,7 @@ def query_world(
         except ConfigError as error:
             if Path(source).exists() or Path(source).suffix:
                 raise
-            known, near = ", ".join(GENERATORS), did_you_mean(source, GENERATORS)
+            known, near = ", ".join(MADE), did_you_mean(source, MADE)
             raise ConfigError(f"{source} is neither a file nor a generator; generators are {known}.{near}") from error
     report, routes, space = examine(world, seed)
     if out is not None:

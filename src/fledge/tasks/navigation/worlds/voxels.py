@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fledge.core.errors import InputError, MemoryBudgetError
+
+if TYPE_CHECKING:
+    from fledge.tasks.navigation.worlds.scene import Scene
 
 CELL_M = 0.1  # side of a voxel, unless told otherwise
 CELL_LIMITS_M = (0.01, 10.0)
@@ -29,6 +33,8 @@ class World:
     """[T, 3, 3] float32, m: exact surface of a mesh; every voxel that a triangle overlaps is solid. None: only voxels."""
     notes: list[str] = field(default_factory=list)
     """Guesses and changes made when the world was read, one sentence each."""
+    scene: Scene | None = None
+    """Start, goal and movers of a benchmark's world; a .fworld file does not keep them."""
 
     def __post_init__(self) -> None:
         self.solid = np.ascontiguousarray(self.solid, dtype=bool)

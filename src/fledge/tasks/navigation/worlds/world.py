@@ -10,12 +10,14 @@ from fledge.core.paths import check_readable, os_error_message
 from fledge.tasks.navigation.worlds.build import build_world
 from fledge.tasks.navigation.worlds.content import ReadOptions
 from fledge.tasks.navigation.worlds.fworld import SUFFIX, read_fworld, write_fworld
-from fledge.tasks.navigation.worlds.generators import GENERATORS
+from fledge.tasks.navigation.worlds.generators import GENERATORS, SCENES
 from fledge.tasks.navigation.worlds.generators.canvas import Draws
 from fledge.tasks.navigation.worlds.readers import read_file
 from fledge.tasks.navigation.worlds.voxels import MAX_BYTES, World
 
-__all__ = ["GENERATORS", "World", "load_world", "make_world", "save_world"]
+__all__ = ["GENERATORS", "MADE", "SCENES", "World", "load_world", "make_world", "save_world"]
+
+MADE = (*GENERATORS, *SCENES)  # names that `make_world` knows
 
 
 def load_world(
@@ -72,15 +74,17 @@ def save_world(world: World, path: str | os.PathLike[str]) -> None:
 
 
 def make_world(generator: str, seed: int, index: int) -> World:
-    """Return world number `index` of a generator, a pure function of the arguments; `GENERATORS` has their names.
+    """Return world number `index` of a generator, a pure function of the arguments; `MADE` has their names.
+
+    Of a benchmark's scene, that is the one with the seed `seed + index`.
 
     world = make_world("rooms", seed=0, index=3)
     """
-    if generator not in GENERATORS:
-        known = ", ".join(GENERATORS)
-        raise ConfigError(
-            f"{generator!r} is not a generator; choose one of {known}.{did_you_mean(generator, GENERATORS)}"
-        )
+    if generator not in MADE:
+        known = ", ".join(MADE)
+        raise ConfigError(f"{generator!r} is not a generator; choose one of {known}.{did_you_mean(generator, MADE)}")
     if not 0 <= index < 2**32:
         raise ConfigError(f"index is {index}, but must be 0 to {2**32 - 1}.")
+    if generator in SCENES:
+        return SCENES[generator](seed + index)
     return GENERATORS[generator](Draws(generator, seed, index))

@@ -30,19 +30,25 @@ def cylinder(radius: float, length: float) -> np.ndarray:
     return _turned(np.array([0.0, radius, radius, 0.0]), np.array([-0.5, -0.5, 0.5, 0.5]) * length)
 
 
+def prism(radius: float, length: float, sides: int) -> np.ndarray:
+    """Return the sides of an upright prism that encloses a cylinder, without its ends."""
+    reach = radius / np.cos(np.pi / sides)
+    return _turned(np.array([reach, reach]), np.array([-0.5, 0.5]) * length, sides)
+
+
 def sphere(radius: float) -> np.ndarray:
     """Return a sphere."""
     angle = np.linspace(-0.5 * np.pi, 0.5 * np.pi, SIDES // 2 + 1)
     return _turned(radius * np.cos(angle), radius * np.sin(angle))
 
 
-def _turned(radii: np.ndarray, heights: np.ndarray) -> np.ndarray:
+def _turned(radii: np.ndarray, heights: np.ndarray, sides: int = SIDES) -> np.ndarray:
     """Return the surface that a line of (radius, height) [n] sweeps around the z axis."""
-    around = 2.0 * np.pi * np.arange(SIDES) / SIDES
+    around = 2.0 * np.pi * np.arange(sides) / sides
     rings = np.stack(
-        [np.outer(radii, np.cos(around)), np.outer(radii, np.sin(around)), np.repeat(heights[:, None], SIDES, axis=1)],
+        [np.outer(radii, np.cos(around)), np.outer(radii, np.sin(around)), np.repeat(heights[:, None], sides, axis=1)],
         axis=-1,
-    )  # [n, SIDES, 3]
+    )  # [n, sides, 3]
     a, b = rings[:-1], rings[1:]
     a2, b2 = np.roll(a, -1, axis=1), np.roll(b, -1, axis=1)
     return np.concatenate([np.stack(t, axis=2).reshape(-1, 3, 3) for t in ((a, a2, b2), (a, b2, b))])
