@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,10 @@ from fledge.tasks.navigation.physics.voxels import cast_voxels, touches_voxels
 from fledge.tasks.navigation.worlds.routes import Routes
 from fledge.tasks.navigation.worlds.triangles import cells_of_triangles
 from fledge.tasks.navigation.worlds.voxels import World
+from fledge.tasks.navigation.worlds.world import load_world
+from tests.tasks.navigation.worlds.rooms import box
 
+trimesh = pytest.importorskip("trimesh")
 CELL, RANGE = 0.1, 4.0
 SHAPE = (40, 36, 24)
 ORIGIN = np.array([-2.0, -1.8, -0.1])
@@ -129,6 +133,63 @@ def test_a_ray_in_a_mesh_ends_at_the_first_triangle(soup: World) -> None:
     assert hit.sum() > 500
     wrong = np.abs(found - np.where(hit, expected, RANGE)) > 1e-3
     assert wrong.mean() < 0.001
+
+
+def hits_by_plucker(origin: np.ndarray, ray: np.ndarray, triangles: np.ndarray) -> np.ndarray:
+    """Distance of each ray to the nearest of all triangles, float64: it passes all three edges on the same side."""
+    if len(origin) > 500:  # in parts, to save memory
+        parts = [hits_by_plucker(*np.split(np.hstack([origin, ray])[k : k + 500], 2, axis=1), triangles)
+                 for k in range(0, len(origin), 500)]  # fmt: skip
+        return np.concatenate(parts)
+    a, b, c = np.moveaxis(triangles, 1, 0)
+    line = np.hstack([np.cross(origin, ray), ray])
+    sides = np.stack([line @ np.hstack([v - u, np.cross(u, v)]).T for u, v in ((a, b), (b, c), (c, a))])
+    inside = (sides >= 0).all(axis=0) | (sides <= 0).all(axis=0)
+    normal = np.cross(b - a, c - a)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = ((a * normal).sum(axis=1) - origin @ normal.T) / (ray @ normal.T)
+    return np.where(inside & (t >= 0), t, np.inf).min(axis=1)
+
+
+def hits_by_trimesh(origin: np.ndarray, ray: np.ndarray, triangles: np.ndarray) -> np.ndarray:
+    """The same by trimesh's own ray caster."""
+    pytest.importorskip("rtree")
+    mesh = trimesh.Trimesh(triangles.reshape(-1, 3), np.arange(3 * len(triangles)).reshape(-1, 3), process=False)
+    at, which, _ = mesh.ray.intersects_location(origin, ray, multiple_hits=False)
+    found = np.full(len(origin), np.inf)
+    found[which] = np.linalg.norm(at - origin[which], axis=1)
+    return found
+
+
+@pytest.fixture(scope="module")
+def landscape() -> np.ndarray:
+    """Hills of 8 x 8 m between walls and below a ceiling, with spheres and two rings, [T, 3, 3] float64, m."""
+    x, y = np.meshgrid(np.linspace(0, 8, 25), np.linspace(0, 8, 25), indexing="ij")
+    hills = np.stack([x, y, 0.5 + 0.4 * np.sin(1.3 * x) * np.cos(0.9 * y)], axis=-1)
+    low, right, far, both = hills[:-1, :-1], hills[1:, :-1], hills[:-1, 1:], hills[1:, 1:]
+    quads = np.stack([np.stack([low, right, both], axis=2), np.stack([low, both, far], axis=2)])
+    parts = [quads.reshape(-1, 3, 3), box((0.0, 0.0, 0.0), (8.0, 8.0, 3.6))]
+    for radius, centre in ((0.5, (2.0, 2.0, 2.0)), (0.9, (5.5, 3.0, 1.8)), (0.15, (4.0, 6.0, 1.5))):
+        parts.append(trimesh.creation.icosphere(subdivisions=3, radius=radius).triangles + np.array(centre))
+    ring = trimesh.creation.torus(0.8, 0.2, major_sections=24, minor_sections=12).triangles
+    parts += [ring + np.array([2.0, 5.5, 2.5]), ring[..., [2, 0, 1]] + np.array([6.5, 6.0, 2.2])]
+    return np.concatenate(parts)
+
+
+@pytest.mark.parametrize("caster", [hits_by_plucker, hits_by_trimesh])
+def test_rays_in_a_mesh_file_end_within_a_centimetre_of_the_files_surface(
+    landscape: np.ndarray, tmp_path: Path, caster: Any
+) -> None:
+    assert len(landscape) > 5000
+    mesh = trimesh.Trimesh(landscape.reshape(-1, 3), np.arange(3 * len(landscape)).reshape(-1, 3), process=False)
+    mesh.export(tmp_path / "landscape.stl")
+    world = load_world(tmp_path / "landscape.stl", scale=1.0, up="z", floor="none")
+    origin, ray = (values.astype(np.float32).astype(np.float64) for values in rays(world, 6000))
+    struct, _kept = packed(world)
+    found = launch(cast, np.zeros(len(origin), np.float32), struct, origin, ray)
+    expected = np.minimum(caster(origin, ray, landscape), RANGE)
+    assert (expected < RANGE).sum() > 5000
+    assert (np.abs(found - expected) < 0.01).mean() >= 0.999
 
 
 def params(collision: Collision) -> Any:
