@@ -14,7 +14,7 @@ from fledge.tasks.navigation.config import Collision, NavigationConfig
 from fledge.tasks.navigation.physics.structs import Params, make_params
 from fledge.tasks.navigation.physics.voxel_struct import Voxels
 from fledge.tasks.navigation.physics.voxel_worlds import pack
-from fledge.tasks.navigation.physics.voxels import cast_voxels, touches_voxels
+from fledge.tasks.navigation.physics.voxels import cast_four_voxels, cast_voxels, touches_voxels
 from fledge.tasks.navigation.worlds.routes import Routes
 from fledge.tasks.navigation.worlds.triangles import cells_of_triangles
 from fledge.tasks.navigation.worlds.voxels import World
@@ -34,6 +34,22 @@ def cast(v: Voxels, origin: wp.array(dtype=wp.vec3), ray: wp.array(dtype=wp.vec3
 
 
 @wp.kernel(enable_backward=False)
+def cast_four(
+    v: Voxels, origin: wp.array(dtype=wp.vec3), ray: wp.array(dtype=wp.vec3), out: wp.array(dtype=wp.float32)
+):
+    """Cast rays 4 i to 4 i + 3, which have the same origin and azimuth, together."""
+    i = 4 * wp.tid()
+    slope = wp.vec4()
+    cosine = wp.vec4()
+    for k in range(4):
+        cosine[k] = wp.sqrt(ray[i + k][0] * ray[i + k][0] + ray[i + k][1] * ray[i + k][1])
+        slope[k] = ray[i + k][2] / cosine[k]
+    d = cast_four_voxels(v, 0, origin[i], ray[i][0] / cosine[0], ray[i][1] / cosine[0], slope, cosine, 4.0)
+    for k in range(4):
+        out[i + k] = d[k]
+
+
+@wp.kernel(enable_backward=False)
 def touch(
     p: Params, v: Voxels, was: wp.array(dtype=wp.vec3), pos: wp.array(dtype=wp.vec3), out: wp.array(dtype=wp.int32)
 ):
@@ -44,7 +60,7 @@ def touch(
 def launch(kernel: Any, out: np.ndarray, *args: Any) -> np.ndarray:
     given = [wp.array(a, dtype=wp.vec3, device="cpu") if isinstance(a, np.ndarray) else a for a in args]
     result = wp.array(out, device="cpu")
-    wp.launch(kernel, len(out), [*given, result], device="cpu")
+    wp.launch(kernel, len(out) // (4 if kernel is cast_four else 1), [*given, result], device="cpu")
     return result.numpy()
 
 
@@ -87,6 +103,19 @@ def rays(world: World, count: int) -> tuple[np.ndarray, np.ndarray]:
     return origin, ray / np.linalg.norm(ray, axis=1, keepdims=True)
 
 
+def beams(world: World, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Like `rays`, but each four have the same origin and azimuth: some level, most within 30 degrees, some steep."""
+    generator = np.random.default_rng(8)
+    origin, ray = rays(world, count)
+    origin = origin[: count // 4].repeat(4, axis=0)
+    azimuth = np.arctan2(ray[: count // 4, 1], ray[: count // 4, 0]).repeat(4)
+    up = np.radians(generator.choice([0.0, 30.0, 85.0], count, p=[0.1, 0.8, 0.1]) * generator.uniform(-1, 1, count))
+    return origin, np.stack([np.cos(up) * np.cos(azimuth), np.cos(up) * np.sin(azimuth), np.sin(up)], axis=1)
+
+
+CASTERS = pytest.mark.parametrize(("kernel", "draw"), [(cast, rays), (cast_four, beams)], ids=["one", "four"])
+
+
 def ray_boxes(origin: np.ndarray, ray: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """Distance of each ray to the nearest of all boxes, by slabs."""
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -109,10 +138,11 @@ def ray_triangles(origin: np.ndarray, ray: np.ndarray, triangles: np.ndarray) ->
     return np.where((np.min(sides, axis=0) >= 0) & (t >= 0), t, np.inf).min(axis=1)
 
 
-def test_a_ray_ends_at_the_first_solid_voxel(blocks: World) -> None:
-    origin, ray = rays(blocks, 4000)
+@CASTERS
+def test_a_ray_ends_at_the_first_solid_voxel(blocks: World, kernel: Any, draw: Any) -> None:
+    origin, ray = draw(blocks, 4000)
     struct, _kept = packed(blocks)
-    found = launch(cast, np.zeros(len(origin), np.float32), struct, origin, ray)
+    found = launch(kernel, np.zeros(len(origin), np.float32), struct, origin, ray)
     low = blocks.origin + CELL * np.argwhere(blocks.solid)
     expected = np.concatenate(
         [ray_boxes(o, r, low, low + CELL) for o, r in zip(origin[:, None], ray[:, None], strict=True)]
@@ -123,10 +153,11 @@ def test_a_ray_ends_at_the_first_solid_voxel(blocks: World) -> None:
     assert wrong.mean() < 0.001  # rays along an edge may pass on either side of it
 
 
-def test_a_ray_in_a_mesh_ends_at_the_first_triangle(soup: World) -> None:
-    origin, ray = rays(soup, 4000)
+@CASTERS
+def test_a_ray_in_a_mesh_ends_at_the_first_triangle(soup: World, kernel: Any, draw: Any) -> None:
+    origin, ray = draw(soup, 4000)
     struct, _kept = packed(soup)
-    found = launch(cast, np.zeros(len(origin), np.float32), struct, origin, ray)
+    found = launch(kernel, np.zeros(len(origin), np.float32), struct, origin, ray)
     expected = ray_triangles(origin, ray, soup.triangles)
     inside = np.abs(origin + expected[:, None].clip(max=9) * ray - soup.origin - CELL * np.array(SHAPE) / 2)
     hit = (expected < RANGE) & (inside < CELL * np.array(SHAPE) / 2).all(axis=1)

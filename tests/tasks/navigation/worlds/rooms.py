@@ -62,7 +62,9 @@ def write_octomap(path: Path, solid: np.ndarray, cell_m: float) -> Path:
 
     def descend(block: np.ndarray) -> None:
         half = len(block) // 2
-        parts = [block[x : x + half, y : y + half, z : z + half] for z in (0, half) for y in (0, half) for x in (0, half)]
+        parts = [
+            block[x : x + half, y : y + half, z : z + half] for z in (0, half) for y in (0, half) for x in (0, half)
+        ]
         kinds = [2 if part.all() else 3 if part.any() else 1 for part in parts]
         nodes.append(sum(kind << 2 * k for k, kind in enumerate(kinds)))
         for part, kind in zip(parts, kinds, strict=True):
