@@ -11,6 +11,7 @@ from fledge.core.errors import ConfigError
 from fledge.core.settings import setting
 from fledge.tasks.navigation.perception.config import PerceptionConfig
 from fledge.tasks.navigation.planner.config import PlannerConfig
+from fledge.tasks.navigation.randomize import RandomizeConfig as RandomizeConfig
 from fledge.tasks.navigation.rewards import RewardConfig
 from fledge.tasks.navigation.rewards import RewardKind as RewardKind
 from fledge.tasks.navigation.sensing.observations import SensorConfig
@@ -66,49 +67,11 @@ class Layout(enum.Enum):
     arena = "arena"
 
 
-@dataclass
-class RandomizeConfig:
-    """Domain randomisation: airframe, controller, wind, latency and sensor noise."""
+class Movers(enum.Enum):
+    """Ways in which moving obstacles move; the help text of `env.movers` explains them."""
 
-    mass: float = setting(0.0, at_least=0, at_most=0.9)
-    """Mass varies by up to ± this share, drawn per episode."""
-    thrust: float = setting(0.0, at_least=0, at_most=0.9)
-    """Rotor thrust varies by up to ± this share, drawn per episode."""
-    damping: float = setting(0.0, at_least=0, at_most=0.9)
-    """Air damping of velocity and rotation varies by up to ± this share, drawn per episode."""
-    drag: float = setting(0.0, at_least=0, at_most=0.9)
-    """Air damping of velocity alone varies by up to ± this share, drawn per episode."""
-    velocity_gain: float = setting(0.0, at_least=0, at_most=0.9)
-    """Gain of the velocity controller varies by up to ± this share, drawn per episode."""
-    attitude_gain: float = setting(0.0, at_least=0, at_most=0.9)
-    """Gains of attitude and body rates vary together by up to ± this share, drawn per episode (dynamics=lee only)."""
-    rotor_lag: float = setting(0.0, at_least=0, at_most=0.9)
-    """Time constant of the rotors varies by up to ± this share, drawn per episode (dynamics=lee only)."""
-    wind_m_s2: float = setting(0.0, at_least=0, at_most=100)
-    """Largest strength of gusts: standard deviation of the acceleration by wind along each horizontal axis, m/s², half of
-    it vertically; each episode draws its strength from 0 to this number."""
-    gust_s: float = setting(2.0, at_least=0.01, at_most=1000)
-    """Correlation time of gusts, s (an Ornstein-Uhlenbeck process)."""
-    latency_steps: int = setting(0, at_least=0, at_most=1000, resume="restart")
-    """Largest delay of commands, in physics steps; each episode draws its delay from latency_min_steps to this number."""
-    latency_min_steps: int = setting(0, at_least=0, at_most=1000)
-    """Smallest delay of commands, in physics steps; at most latency_steps."""
-    lidar_noise_m: float = setting(0.0, at_least=0, at_most=1000)
-    """Standard deviation of the noise on each LiDAR distance, m."""
-    lidar_noise_per_m2: float = setting(0.0, at_least=0, at_most=100)
-    """Further noise that grows with distance: its standard deviation is this number times the squared distance, m per m²."""
-    lidar_dropout: float = setting(0.0, at_least=0, at_most=0.9)
-    """Probability that a LiDAR beam returns no hit."""
-    state_noise: float = setting(0.0, at_least=0, at_most=1000)
-    """Standard deviation of noise on observed distances (m) and velocities (m/s)."""
-
-    def validate(self) -> None:
-        """Raise ConfigError for settings that contradict each other."""
-        if self.latency_min_steps > self.latency_steps:
-            raise ConfigError(
-                f"env.randomize.latency_min_steps is {self.latency_min_steps}, but must be at most "
-                f"env.randomize.latency_steps, which is {self.latency_steps}: raise latency_steps."
-            )
+    roam = "roam"
+    pedestrians = "pedestrians"
 
 
 @dataclass
@@ -127,6 +90,9 @@ class NavigationConfig(SensorConfig):
     """Number of columns on each map. NavRL's name: env.num_obstacles."""
     moving_obstacles: int = setting(80, at_least=0, at_most=4000, resume="restart")
     """Number of moving obstacles on each map. NavRL's name: env_dyn.num_obstacles."""
+    movers: Movers = setting(Movers.roam, resume="restart")
+    """How moving obstacles move. roam: NavRL's boxes and cylinders, through columns and each other; in a world, through its
+    free space. pedestrians: standing cylinders, which avoid walls and each other by ORCA, but not the drone."""
     movers_cycle: list[float] = setting([1.0], at_least=0, at_most=1, items=(1, None))
     """Share of moving_obstacles on maps 0, 1, 2, ... in turn: [0, 1, 1, 1] leaves every fourth map without movers."""
     world: str = setting("", resume="restart")
@@ -232,6 +198,10 @@ class NavigationConfig(SensorConfig):
             raise ConfigError(
                 f"env.layout={self.layout.value} does not fit env.starts={self.starts.value}: layout=arena and starts=lane "
                 "(or corridor) need each other, so set both or neither."
+            )
+        if self.layout is Layout.arena and self.movers is not Movers.roam:
+            raise ConfigError(
+                f"env.layout=arena has swinging movers, not env.movers={self.movers.value}: set env.movers=roam."
             )
         if self.drones > 1:
             self._validate_drones()

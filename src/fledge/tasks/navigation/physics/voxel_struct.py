@@ -5,7 +5,7 @@ import warp as wp
 
 @wp.struct
 class Voxels:
-    """W worlds with routes through them. In shapes: B bricks, C voxels of the largest world, K map slots, R routes per world."""
+    """W worlds with routes through them. Shapes: B bricks, C voxels of the largest world, K map slots, R routes per world."""
 
     triangles: int  # 1 if a world has triangles
     world: wp.array(dtype=wp.int32)  # [K] number of the slot's world

@@ -51,7 +51,7 @@ class NavigationView(TaskView):
             "sees_movers": cfg.lidar_sees_movers,
         }
         shared: dict[str, Any] = {"clock_s": env._clock * cfg.dt_s, "goal_radius_m": cfg.goal_radius_m, "lidar": lidar}
-        if env.bank.arena:
+        if env.bank.arena or env.bank.pedestrians:
             shared["kinds"] = env.bank.kinds.tolist()
         return [{**maps[slots[i]], **{k: v[i].copy() for k, v in ends.items()}, **shared} for i in ids]
 
