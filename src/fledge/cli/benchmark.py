@@ -39,8 +39,9 @@ def benchmark(
     """Compare policies by a published protocol, beside reference agents and published results.
 
     NAME is crossing (a walled forest, 0 to 80 movers), navrl (the forest of NavRL, github.com/Zhefan-Xu/NavRL, 0 to 120
-    movers), p2m (the arena of P2M, five settings), density (columns only, sparse to dense) or faults (crossing under one
-    fault of perception, wind or drone at a time). POLICY is as for `fledge eval`; POLICY+SHIELD adds a safety filter, for
+    movers), p2m (the arena of P2M, five settings), density (columns only, sparse to dense), faults (crossing under one
+    fault of perception, wind or drone at a time), swarm (2 to 32 drones in one world) or worlds (six kinds of generated
+    worlds, ten movers). POLICY is as for `fledge eval`; POLICY+SHIELD adds a safety filter, for
     example fledge-nav+planner. All policies fly with the same goal radius, collision radius and time limit. Published
     results come from their authors' simulators.
     """
