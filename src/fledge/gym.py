@@ -100,7 +100,8 @@ def env_maker(task: Task, given: Mapping[str, Any], one_episode: bool = False) -
     settings = {key: value for key, value in given.items() if key not in ("preset", "seed", "device", "num_threads")}
     known = list(field_help(task.config))
     for key in settings:
-        if key not in known and not any(name.startswith(f"{key}.") for name in known):
+        named = key in task.presets.env_groups and isinstance(settings[key], str)
+        if not named and key not in known and not any(name.startswith(f"{key}.") for name in known):
             raise ConfigError(unknown_key(key, known))
     layers = [(f"training of task {task.name}", task.presets.defaults.get("env", {}))]
     if given.get("preset"):

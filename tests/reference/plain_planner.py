@@ -29,10 +29,11 @@ class PlainPlanner:
     def __init__(self, cfg: PlannerConfig, world: NavigationConfig) -> None:
         self.cfg, self.world = cfg, world
         self.rings: dict[tuple[int, int], list[set[int]]] = {}  # cell -> bands that have a hit, by ring
-        self.acc = np.zeros(3)
+        self.forget()
 
     def forget(self) -> None:
         self.rings, self.acc = {}, np.zeros(3)
+        self.stay_pos, self.stay = np.full(3, np.inf), 0
 
     def act(self, obs: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """The command in the goal frame, m/s, and the costs of all candidates in order."""
@@ -43,9 +44,15 @@ class PlainPlanner:
         self.vel = state[5:8]
         self.remember(obs["lidar"][0], yaw)
         self.movers = [self.read(row) for row in obs["dynamic_obstacle"][0].astype(float) if np.any(row[:3])]
-        self.body = self.cfg.skin_m + self.world.collision_radius_m
-        self.columns = min(self.body, self.column_gap(self.pos))
-        self.crowd = min(self.body, self.mover_gap(self.pos, 0.0) - 0.02)
+        if np.linalg.norm(self.pos - self.stay_pos) > 0.5:
+            self.stay_pos, self.stay = self.pos, 0
+        else:
+            self.stay += 1
+        waited_s = self.stay * self.world.dt_s * self.world.decimation
+        self.patience = math.exp(-max(waited_s - self.cfg.patience_s, 0.0) / 2.0) if self.stay else 1.0
+        radius = self.world.collision_radius_m
+        self.columns = min(radius + self.patience * self.cfg.skin_m, self.column_gap(self.pos))
+        self.crowd = min(radius + self.cfg.skin_m, self.mover_gap(self.pos, 0.0) - 0.02)
         turn = np.array([[ahead[0], -ahead[1], 0], [ahead[1], ahead[0], 0], [0, 0, 1.0]])
         commands = np.array([turn @ c for c in self.candidates()])
         kinds = [math.inf, self.cfg.brief_s] if self.cfg.brief_s else [math.inf]
@@ -136,7 +143,7 @@ class PlainPlanner:
                 return float(cost + max(cfg.crash_cost - cfg.crash_relief * t, 0.0))
             if np.linalg.norm(self.goal - at) < world.goal_radius_m:
                 return t - 1000.0
-            near = cfg.margin_cost * max(cfg.margin_m - columns, 0.0) + cfg.mover_cost * max(
+            near = self.patience * cfg.margin_cost * max(cfg.margin_m - columns, 0.0) + cfg.mover_cost * max(
                 cfg.mover_margin_m - crowd, 0.0
             )
             cost += near * math.exp(-t / cfg.fading_s)

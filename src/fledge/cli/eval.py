@@ -75,7 +75,8 @@ def eval(
     POLICY is a run's folder, a policy file, a shipped policy's name, or a scripted policy: straight, gap, orca, planner.
     A single policy flies in its training env, at full difficulty (in navigation: all movers, no starts inside the forest).
     Several policies fly the same episodes, in the training env of the first trained policy, each with its own sensors and
-    decision rate. perception=NAME sets the faults of detector, LiDAR and odometry (in navigation): perfect, typical, poor.
+    decision rate. perception=NAME sets the faults of detector, LiDAR and odometry (in navigation): perfect, typical, poor;
+    sensor=NAME the sensor of scripted policies: navrl, mid360, ouster16, d435, vl53l5cx.
     """
     policies, overrides = split_overrides(arguments)
     if help_config:

@@ -61,7 +61,8 @@ def train(
     TASK is navigation (the default), aircombat, gym:ID for any Gymnasium env, a Python file such as examples/hover.py, or
     module:object. Ctrl-C saves and stops; `--resume RUN` continues. --preset navrl uses the task, network and
     settings of NavRL (github.com/Zhefan-Xu/NavRL). hardware=NAME chooses sizes for a machine (small, medium, large);
-    perception=NAME the faults of detector, LiDAR and odometry in navigation (perfect, typical, poor).
+    perception=NAME the faults of detector, LiDAR and odometry in navigation (perfect, typical, poor), sensor=NAME
+    its sensor (navrl, mid360, ouster16, d435, vl53l5cx).
     """
     tasks, overrides = split_overrides(read_flags(arguments))
     tasks += [task_option] if task_option else []

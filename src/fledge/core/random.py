@@ -36,6 +36,7 @@ class Purpose(enum.IntEnum):
     MOVER_SIZE = 11
     DRIFT = 12
     WIND = 13
+    LIDAR_RAY = 14
     BOX = 16
     CROWD_ORIGIN = 17
     CROWD_GOAL = 18

@@ -48,7 +48,7 @@ def make_env(
         num_threads: CPU threads. By default all cores.
         settings: Settings of the env (`fledge train TASK --help-config` lists them under env.): static_obstacles=100,
             reward={"crash": 5.0}, env={"static_obstacles": 100}, or **{"env.static_obstacles": 100}. perception="typical"
-            chooses a preset of faults.
+            chooses a preset of faults, sensor="d435" a sensor.
 
     Raises:
         ConfigError: if a setting or preset does not exist, or a value is not allowed.

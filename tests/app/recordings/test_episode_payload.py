@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from fledge.app.exporters.html import slim
 from fledge.app.exporters.json import episode_as_json
@@ -98,6 +99,27 @@ def test_beams_are_what_the_drone_observed(sees_movers: bool) -> None:
         error = np.abs((beams.range_m - beams.distance[0]) - observed[k])
         # beams walk in small steps, and boxes of the crowd count as round: single ones at corners may differ
         assert np.quantile(error, 0.97) < 0.05, k
+
+
+@pytest.mark.parametrize("name", ["d435", "ouster16"])
+def test_beams_of_a_named_sensor_are_some_of_those_that_the_drone_observed(name: str) -> None:
+    task = find_task("navigation")
+    plain = {"num_envs": 8, "num_maps": 1, "starts": "mixed", "inside_share": 1.0}
+    sensor = task.presets.load("sensor", name) | {"perception": {}, "randomize": {}}
+    env = task.make_env(from_plain(task.config, plain | sensor), EnvPlacement(seed=5, num_threads=1))
+    env.reset()
+    for _ in range(8):
+        observed = env.step(torch.tensor([0.9, 0.3, 0.5]).expand(8, 3))["obs"]["lidar"].numpy()[:, 0]
+    frames, scenes = task.view.snapshot(env, range(8)), task.view.scene(env, range(8))
+    env.close()
+    assert np.abs(frames["tilt"]).max() > 0.1
+    across, up = (-(-size // most) for size, most in zip(observed.shape[1:], (32, 12), strict=True))
+    for k in range(8):
+        scene = {**scenes[k], "lidar": json.loads(json.dumps(scenes[k]["lidar"]))}
+        beams = task.view.beams(Trajectory({key: value[k][None] for key, value in frames.items()}, scene, "running"))
+        assert beams is not None
+        error = np.abs((beams.range_m - beams.distance[0]) - observed[k, across // 2 :: across, up // 2 :: up])
+        assert np.quantile(error, 0.8) < 0.1, k  # the crowd around is that of the twelve nearest movers
 
 
 def test_packed_beams_are_bytes_of_the_range(flown: Recording) -> None:

@@ -167,8 +167,9 @@ def test_a_drone_sees_its_nearest_peers_with_their_velocities(make: Make) -> Non
             assert row[DYNAMIC_OBSTACLE["is_box"]] == 1
 
 
-def test_beams_hit_other_drones(make: Make) -> None:
-    sensor = {"lidar_range_m": 20.0, "lidar_azimuths": 360, "lidar_elevations_deg": [0.0]}
+@pytest.mark.parametrize("blind_m", [0.0, 0.1], ids=["upright rays", "single rays"])
+def test_beams_hit_other_drones(make: Make, blind_m: float) -> None:
+    sensor = {"lidar_range_m": 20.0, "lidar_azimuths": 360, "lidar_elevations_deg": [0.0], "lidar_min_range_m": blind_m}
     env = make(num_envs=2, drones=2, lidar_sees_movers=True, **sensor)
     env.reset()
     env.state["pos"][:, 2] = 1.5

@@ -271,6 +271,10 @@ def pack_beams(recording: Recording, task: Task, number: int, start: int, stop: 
             "start": start,
             "distance": packer.add("distance", near),
         }
+        if beams.tilt is not None:
+            head["tilt"] = packer.add("tilt", beams.tilt.astype("f4"))
+        if near[0].size == len(beams.azimuths) == len(beams.elevations):
+            head["single"] = True  # each ray has its own azimuth and elevation
         return packer.packed({"beams": head})
 
 

@@ -166,6 +166,7 @@ class NavigationConfig(SensorConfig):
 
     def validate(self) -> None:
         """Raise ConfigError for settings that contradict each other."""
+        self.validate_sensor()
         if self.world and self.fresh_maps:
             raise ConfigError("env.world has a fixed set of worlds, without env.fresh_maps: set env.fresh_maps=false.")
         if self.world and self.collision is Collision.beams:
@@ -221,9 +222,10 @@ class NavigationConfig(SensorConfig):
             )
         if not self.success_ends_episode:
             raise ConfigError(f"{several} needs env.success_ends_episode=true: a drone leaves the world at its goal.")
-        for name, value in {"world": "", "fresh_maps": False, "grid_map": False}.items():
-            if getattr(self, name) != value:
-                raise ConfigError(f"{several} does not work with env.{name}: set env.{name}={str(value).lower()}.")
+        for name in (n for n in ("world", "fresh_maps", "grid_map") if getattr(self, n)):
+            raise ConfigError(
+                f"{several} does not work with env.{name}: set env.{name}={'' if name == 'world' else 'false'}."
+            )
         if self.perception.active:
             raise ConfigError(f"{several} does not work with faults of perception: set perception=perfect.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,8 @@ from fledge.tasks.navigation.planner.reader import ObservedPlan, plan_bytes
 from fledge.tasks.navigation.rewards import TERMS
 from fledge.tasks.navigation.sensing import observe as sense
 from fledge.tasks.navigation.sensing.observations import OBSERVATIONS, POSE
+from fledge.tasks.navigation.sensing.rays import azimuths_deg, bin_deg, directions, elevations_deg
+from fledge.tasks.navigation.sensing.scan_rays import scan_rays
 
 NOMINAL = {"tuning": torch.tensor([1.0, 1.0, 1.0, ROTOR_FILTER])}  # of states that are not 0 without randomisation
 BODY_ELEVATIONS_DEG = (-10.0, 0.0, 10.0, 20.0)  # of the beams that detect collisions with columns
@@ -152,7 +155,8 @@ class NavigationEnv(WarpEnv):
         p, maps, beams, drones, cfg = self.params, self.bank.maps, self.beams, self.drones, self.cfg
 
         def observe_calls(only_ended: int) -> list[Call]:
-            calls = [Call(sense.scan, [only_ended, p, maps, beams, drones, result, obs], cfg.lidar_azimuths)]
+            scan = scan_rays if cfg.casts_single_rays else sense.scan
+            calls = [Call(scan, [only_ended, p, maps, beams, drones, result, obs], cfg.lidar_azimuths)]
             if cfg.grid_map:
                 calls.append(Call(sense.draw_grid, [only_ended, p, maps, drones, result, obs], cfg.grid_size))
             return calls
@@ -203,8 +207,9 @@ class NavigationEnv(WarpEnv):
         saved.setdefault("route", (saved["goal"] - saved["start"]).norm(dim=-1))  # which they lack
         for name in ("tuning", "wind", "drift", "gap"):  # older checkpoints lack them
             saved.setdefault(name, NOMINAL.get(name, torch.tensor(0.0)).expand_as(self.state[name]))
-        saved.setdefault("track", self.state["track"])
         own = {**self.state, **self._other_state()}
+        for name in ("track", "plan_stay_pos", "plan_stay"):
+            saved.setdefault(name, own.get(name))
         self.check_shapes(saved, own)
         self.bank.load_state_dict(state["maps"])
         for name, tensor in own.items():
@@ -222,13 +227,18 @@ class NavigationEnv(WarpEnv):
     # ---- construction ------------------------------------------------------------------------------------------
 
     def _make_beams(self) -> Beams:
-        angles = np.radians(np.asarray(self.cfg.lidar_elevations_deg, dtype=np.float64))
+        cfg, angles = self.cfg, np.radians(elevations_deg(self.cfg))
         padded = np.concatenate([angles, np.full(-len(angles) % 4, angles[-1])]).reshape(-1, 4)
         beams = Beams()
         beams.slope = wp.array(np.tan(padded).astype(np.float32), dtype=wp.vec4, device=str(self.device))
         beams.cosine = wp.array(np.cos(padded).astype(np.float32), dtype=wp.vec4, device=str(self.device))
         body = np.radians(np.asarray(BODY_ELEVATIONS_DEG))
         beams.body_slope, beams.body_cosine = wp.vec4(*np.tan(body).tolist()), wp.vec4(*np.cos(body).tolist())
+        rays = directions(cfg).reshape(-1, 3)[: None if cfg.casts_single_rays else 0]
+        beams.rays = wp.array(rays.astype(np.float32), dtype=wp.vec3, device=str(self.device))
+        width, height = (math.radians(x) for x in bin_deg(cfg))
+        around = math.radians(azimuths_deg(cfg)[0])
+        beams.first, beams.bin = wp.vec2(around - width / 2, angles[0] - height / 2), wp.vec2(width, height)
         return beams
 
     def _obs_views(self, tensors: Tensors) -> dict[str, torch.Tensor]:

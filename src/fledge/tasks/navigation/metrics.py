@@ -43,6 +43,7 @@ from fledge.tasks.navigation.physics.structs import Outcome
 from fledge.tasks.presets import Presets
 
 PRESETS = Presets(Path(__file__).parent / "presets")
+DEFAULT_SENSOR = "navrl"
 CLASSES = (
     "crossing",
     "opposite",
@@ -138,18 +139,42 @@ def side_of(point: Tensor) -> Tensor:
 
 
 def faults_of(cfg: NavigationConfig) -> dict[str, Any]:
-    """Return the settings of perception and randomisation that are not the defaults, by dotted key."""
+    """Return the settings of perception and randomisation that are not those of its sensor, or the defaults, by dotted key."""
     plain = flat_settings(NavigationConfig())
     own = {key: value for key, value in flat_settings(cfg).items() if key.startswith(("perception.", "randomize."))}
-    return {key: value for key, value in own.items() if value != plain[key]}
+    usual = plain | sensor_faults(sensor_name(cfg))
+    return {key: value for key, value in own.items() if value != usual[key]}
 
 
-def perception_name(faults: Mapping[str, Any]) -> str:
-    """Return the preset of perception that has these faults, from `faults_of`; "own" if none has."""
-    presets = {name: dict(leaves(PRESETS.load("perception", name))) for name in PRESETS.names("perception")}
+def sensor_name(cfg: NavigationConfig) -> str:
+    """Return the preset of sensors that has the config's LiDAR; "own" if none has."""
+    own = {key: value for key, value in flat_settings(cfg).items() if key.startswith("lidar_")}
+    presets = {name: dict(leaves(PRESETS.load("sensor", name))) for name in PRESETS.names("sensor")}
     plain = flat_settings(NavigationConfig())
-    kept = {name: {k: v for k, v in all_.items() if v != plain[k]} for name, all_ in presets.items()}
-    return next((name for name, own in kept.items() if own == faults), "own")
+    fits = {name: {key: preset.get(key, plain[key]) for key in own} == own for name, preset in presets.items()}
+    return next((name for name, same in fits.items() if same), "own")
+
+
+def sensor_faults(name: str) -> dict[str, Any]:
+    """Return the settings of perception and randomisation that a preset of sensors changes, by dotted key."""
+    known = name in PRESETS.names("sensor") and name != DEFAULT_SENSOR
+    preset = dict(leaves(PRESETS.load("sensor", name))) if known else {}
+    return {key: value for key, value in preset.items() if key.startswith(("perception.", "randomize."))}
+
+
+def perception_name(faults: Mapping[str, Any], sensor: str = DEFAULT_SENSOR) -> str:
+    """Return the preset of perception that has these faults, from `faults_of`, with a sensor; "own" if none has.
+
+    The preset may have been chosen before the sensor, whose rate, noise and view then count, or after it.
+    """
+    presets = {name: dict(leaves(PRESETS.load("perception", name))) for name in PRESETS.names("perception")}
+    plain, own = flat_settings(NavigationConfig()), sensor_faults(sensor)
+    usual = plain | own
+    for name, all_ in presets.items():
+        after = {k: v for k, v in all_.items() if v != usual[k]}
+        if faults in (after, {k: v for k, v in after.items() if k not in own}):
+            return name
+    return "own"
 
 
 class NavigationMetrics(TaskMetrics):
@@ -217,14 +242,17 @@ class NavigationMetrics(TaskMetrics):
         faults = faults_of(cfg)
         facts |= {"drones": cfg.drones, "broadcast": cfg.broadcast} if cfg.drones > 1 else {}
         facts |= {"starts": cfg.starts.value, "walls": cfg.walls, "collision": cfg.collision.value}
-        facts |= {"perception": perception_name(faults), **({"world": cfg.world} if cfg.world else {})}
+        if (sensor := sensor_name(cfg)) not in (DEFAULT_SENSOR, "own"):
+            facts["sensor"] = sensor
+        facts |= {"perception": perception_name(faults, sensor), **({"world": cfg.world} if cfg.world else {})}
         return {**facts, **({"faults": faults} if faults else {})}
 
     def env_label(self, cfg: NavigationConfig) -> str:
         """Return a label such as "crossing 350/80": env.starts, number of columns, number of moving obstacles.
 
-        In worlds of voxels it names these instead: "rooms 20". It goes on with the collision rule unless that is cylinder, and
-        unless perception is perfect with the name of its preset, or with the settings: ", sphere, poor perception".
+        In worlds of voxels it names these instead: "rooms 20". It goes on with the collision rule unless that is cylinder, the
+        sensor unless it is navrl, and unless perception is perfect with the name of its preset, or with the settings:
+        ", sphere, d435, poor perception".
         """
         where = "crossing, no walls" if cfg.starts is Starts.crossing and not cfg.walls else cfg.starts.value
         label = f"{where} {cfg.static_obstacles}/{cfg.moving_obstacles}{'' if cfg.floating_boxes else ' low'}"
@@ -234,8 +262,10 @@ class NavigationMetrics(TaskMetrics):
             label += f", {cfg.drones} drones{'' if cfg.broadcast else ' in sight'}"
         if cfg.collision is not Collision.cylinder:
             label += f", {cfg.collision.value}"
-        faults = faults_of(cfg)
-        name = perception_name(faults)
+        faults, sensor = faults_of(cfg), sensor_name(cfg)
+        name = perception_name(faults, sensor)
+        if sensor not in (DEFAULT_SENSOR, "own"):
+            label += f", {sensor}"
         if not faults:
             return label
         if name in PRESETS.names("perception"):

@@ -13,10 +13,15 @@ from fledge.agents.base import BaseAgent, Obs
 from fledge.core.errors import InputError
 from fledge.envs.launch import Call, Launcher, Program
 from fledge.tasks.navigation.config import NavigationConfig
-from fledge.tasks.navigation.sensing.observations import DYNAMIC_OBSTACLE, LIDAR, POSE, STATE
+from fledge.tasks.navigation.sensing.observations import ATTITUDE, DYNAMIC_OBSTACLE, LIDAR, POSE, STATE, Observation
 
 READ = (STATE, LIDAR, DYNAMIC_OBSTACLE, POSE)
 OBSERVED = tuple(observation.name for observation in READ)
+
+
+def read_by(env_cfg: NavigationConfig) -> tuple[Observation, ...]:
+    """Return the observations that planner and ORCA read in an env: `READ`, and `attitude` if the LiDAR tilts."""
+    return (*READ, ATTITUDE) if env_cfg.lidar_tilts else READ
 
 
 class Buffers:
@@ -38,10 +43,11 @@ class Buffers:
         own: Mapping[str, tuple[torch.dtype, tuple[int, ...]]],
     ) -> None:
         self.count, self.device = count, device
+        self.observed = tuple(observation.name for observation in read_by(env_cfg))
         self.launcher = Launcher(str(device), torch.get_num_threads())
         f32 = torch.float32
         shapes = {
-            **{observation.name: (f32, (observation.size(env_cfg),)) for observation in READ},
+            **{observation.name: (f32, (observation.size(env_cfg),)) for observation in read_by(env_cfg)},
             "wanted": (f32, (3,)),
             "command": (f32, (3,)),
             "fresh": (torch.bool, ()),
@@ -57,7 +63,7 @@ class Buffers:
 
     def run(self, obs: Obs, wanted: Tensor | None) -> Tensor:
         """Return commands [N, 3] for a batch of observations, in a buffer that the next call overwrites."""
-        for name in OBSERVED:
+        for name in self.observed:
             self.tensors[name].copy_(obs[name].reshape(self.count, -1))
         if wanted is not None:
             self.tensors["wanted"].copy_(wanted)

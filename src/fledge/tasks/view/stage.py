@@ -48,12 +48,16 @@ class Crowd:
 
 @dataclass
 class Beams:
-    """Readings of the first actor's ranging sensor in T frames, at H azimuths and V elevations."""
+    """Readings of the first actor's ranging sensor in T frames, at H azimuths and V elevations.
 
-    azimuths: np.ndarray  # [H] rad, counter-clockwise from where the actor heads
-    elevations: np.ndarray  # [V] rad
+    If azimuths and elevations both have H * V numbers, they are those of each ray.
+    """
+
+    azimuths: np.ndarray  # [H] or [H * V] rad, counter-clockwise from where the actor heads
+    elevations: np.ndarray  # [V] or [H * V] rad
     range_m: float
     distance: np.ndarray  # [T, H, V] m; range_m: nothing was hit
+    tilt: np.ndarray | None = None  # [T, 2] rad: roll and pitch by which the rays are turned; None: upright
 
 
 @dataclass

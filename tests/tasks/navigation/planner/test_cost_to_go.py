@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import math
 
@@ -150,3 +151,40 @@ def test_a_drone_in_front_of_a_wall_goes_round_it_instead_of_waiting() -> None:
     buffers = PlannerBuffers(cfg, NavigationConfig(pose=True), 1, torch.device("cpu"))
     command = buffers.run(observe((-20.0, 0.0), wall_scan()), None)[0].numpy()
     assert abs(command[1]) > 0.5
+
+
+WALL_M = -18.0  # x of a wall of 6 m, with a gap of 0.9 m in its middle; the goal is at (0, 0)
+
+
+def gap_scan(at: np.ndarray) -> np.ndarray:
+    """Level beams from a point that end at the wall; nothing else."""
+    lidar, ahead = np.zeros((360, 4)), WALL_M - at[0]
+    for h in range(360):
+        angle = math.radians(h)
+        if math.cos(angle) * ahead > 1e-6:
+            across = at[1] + ahead * math.tan(angle)
+            if 0.45 <= abs(across) <= 3.0 and ahead / math.cos(angle) < 4.0:
+                lidar[h, 1] = 4.0 - ahead / math.cos(angle)
+    return lidar
+
+
+def fly_to_the_gap(cfg: PlannerConfig, seconds: float) -> np.ndarray:
+    """Fly level with the planner's lag from 2 m in front of the wall, and return the last position."""
+    env_cfg = NavigationConfig(pose=True, lidar_azimuths=360, decimation=4)
+    buffers, dt = PlannerBuffers(cfg, env_cfg, 1, torch.device("cpu")), env_cfg.dt_s
+    at, vel, acc = np.array([-20.0, 0.1, 1.6]), np.zeros(3), np.zeros(3)
+    for _ in range(round(seconds / (dt * env_cfg.decimation))):
+        obs = observe((at[0], at[1]), gap_scan(at))
+        obs["state"][0, 5:] = torch.as_tensor(vel)
+        command = buffers.run(obs, None)[0].numpy().astype(float)
+        for _ in range(env_cfg.decimation):
+            acc += dt / max(cfg.lag_s, dt) * (2.2 * (command - vel) - acc)
+            vel += dt * (acc - 0.2 * vel)
+            at += dt * vel
+    return at
+
+
+def test_a_drone_that_hovers_in_front_of_a_narrow_gap_flies_through_after_a_while() -> None:
+    cautious = PlannerConfig(climb=0.0, ways_every=1, margin_cost=3.0)  # clearance outweighs the way behind the gap
+    assert fly_to_the_gap(dataclasses.replace(cautious, patience_s=1000.0), 12.0)[0] < WALL_M
+    assert fly_to_the_gap(cautious, 12.0)[0] > WALL_M + 1.0

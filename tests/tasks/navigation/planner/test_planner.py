@@ -48,6 +48,7 @@ def fly(pilot: PlannerPilot, steps: int, seed: int = 3, threads: int = 1) -> lis
         {"brief_s": 0.0, "lag_s": 0.0, "skin_m": 0.0},
         {"lag_s": 0.15, "skin_m": 0.07, "standing": False},
         {"memory": False, "fast": 1.5, "mover_margin_m": 1.5},
+        {"patience_s": 0.0, "margin_cost": 3.0},
     ],
     ids=str,
 )

@@ -1,6 +1,16 @@
 // Moving obstacles and LiDAR beams in the 3-D scene.
 const ROOM = 1024; // moving obstacles of each shape that can be drawn
 
+// Return the world direction of a ray, from its angles in the body and roll, pitch and heading of the body, all in radians.
+export function turned(azimuth, elevation, [roll, pitch], heading) {
+  const level = Math.cos(elevation);
+  const [x, y, z] = [level * Math.cos(azimuth), level * Math.sin(azimuth), Math.sin(elevation)];
+  const [across, up] = [Math.cos(roll) * y - Math.sin(roll) * z, Math.sin(roll) * y + Math.cos(roll) * z];
+  const [ahead, rise] = [Math.cos(pitch) * x + Math.sin(pitch) * up, -Math.sin(pitch) * x + Math.cos(pitch) * up];
+  const [c, s] = [Math.cos(heading), Math.sin(heading)];
+  return [c * ahead - s * across, s * ahead + c * across, rise];
+}
+
 export class Crowd3D {
   constructor(THREE) {
     this.THREE = THREE;
@@ -60,18 +70,16 @@ export class Crowd3D {
   showBeams(beams, spot, heading) {
     const [hits, misses, ends] = [[], [], []];
     if (beams && spot) {
-      const { azimuths, elevations, range, distance } = beams;
+      const { azimuths, elevations, single, tilt, range, distance } = beams;
       const [x, y, z] = spot;
-      for (let h = 0; h < azimuths.length; h += 1) {
-        const [dx, dy] = [Math.cos(heading + azimuths[h]), Math.sin(heading + azimuths[h])];
-        for (let v = 0; v < elevations.length; v += 1) {
-          const value = distance[h * elevations.length + v];
-          const reach = value === 255 ? range : (value / 254) * range;
-          const level = Math.cos(elevations[v]) * reach;
-          const end = [x + level * dx, y + level * dy, z + reach * Math.sin(elevations[v])];
-          (value === 255 ? misses : hits).push(x, y, z, ...end);
-          if (value !== 255) ends.push(...end);
-        }
+      const rows = single ? 1 : elevations.length;
+      for (let n = 0; n < distance.length; n += 1) {
+        const [azimuth, elevation] = [azimuths[Math.floor(n / rows)], elevations[single ? n : n % rows]];
+        const reach = distance[n] === 255 ? range : (distance[n] / 254) * range;
+        const [dx, dy, dz] = turned(azimuth, elevation, tilt, heading);
+        const end = [x + reach * dx, y + reach * dy, z + reach * dz];
+        (distance[n] === 255 ? misses : hits).push(x, y, z, ...end);
+        if (distance[n] !== 255) ends.push(...end);
       }
     }
     this.fill(this.hits, hits);

@@ -167,18 +167,21 @@ export class EpisodePayload {
     }
   }
 
-  // Return the beams of a frame, { azimuths, elevations, range, distance }, or null while they are loading.
+  // Return the beams of a frame, { azimuths, elevations, single, tilt, range, distance }, or null while they are loading.
   beamsAt(frame, size) {
     const part = this.beamParts.get(Math.floor(frame / size));
     if (!part || !part.head.beams) return null;
     const told = part.head.beams;
-    const count = part.arrays[told.azimuths].data.length * part.arrays[told.elevations].data.length;
+    const [azimuths, elevations] = [part.arrays[told.azimuths].data, part.arrays[told.elevations].data];
+    const count = told.single ? azimuths.length : azimuths.length * elevations.length;
     const row = frame - told.start;
     const distance = part.arrays[told.distance].data;
     if (row < 0 || (row + 1) * count > distance.length) return null;
     return {
-      azimuths: part.arrays[told.azimuths].data,
-      elevations: part.arrays[told.elevations].data,
+      azimuths,
+      elevations,
+      single: Boolean(told.single), // each ray has its own azimuth and elevation
+      tilt: told.tilt === undefined ? [0, 0] : part.arrays[told.tilt].data.subarray(2 * row, 2 * row + 2), // roll, pitch
       range: told.range_m,
       distance: distance.subarray(row * count, (row + 1) * count),
     };

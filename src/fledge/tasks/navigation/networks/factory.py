@@ -21,7 +21,7 @@ from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.networks.feature_policy import FeatureActor, FeaturePolicy, PlannedPolicy
 from fledge.tasks.navigation.networks.grid_q import GridQ
 from fledge.tasks.navigation.networks.navrl import NavRLActorCritic, NavRLPolicy, load_navrl_checkpoint
-from fledge.tasks.navigation.sensing.observations import OBSERVATIONS
+from fledge.tasks.navigation.sensing.observations import ATTITUDE, OBSERVATIONS
 from fledge.tasks.navigation.shield import SHIELDS, Shielded
 from fledge.tasks.policy_factory import PolicyFactory, TrainedEnv, env_specs
 from fledge.tasks.presets import Presets
@@ -31,10 +31,10 @@ KINDS = ("features", "planned", "navrl", "squashed", "grid_q")
 
 
 def extra_observations(task: Task, env: NavigationConfig) -> dict[str, TensorSpec]:
-    """Return the specs of the observations that a subclass of NavigationEnv adds."""
+    """Return the specs of `attitude`, if the LiDAR tilts, and of the observations that a subclass of NavigationEnv adds."""
     if task.env is NavigationEnv:
-        return {}
-    known = {observation.name for observation in OBSERVATIONS}
+        return {ATTITUDE.name: ATTITUDE.spec(env)} if ATTITUDE.enabled(env) else {}
+    known = {observation.name for observation in OBSERVATIONS} - {ATTITUDE.name}
     return {name: spec for name, spec in env_specs(task, env.without_maps())[0].items() if name not in known}
 
 

@@ -7,7 +7,7 @@ from fledge.envs.kernel_random import TWO_PI
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.orca.solver import half_space, safest
 from fledge.tasks.navigation.planner.local_map import GROUND_M
-from fledge.tasks.navigation.planner.readings import FAR, Movers, Own, Seen, read_movers, read_own
+from fledge.tasks.navigation.planner.readings import FAR, Movers, Own, Seen, read_movers, read_own, sensor_turn
 from fledge.tasks.navigation.sensing.observations import NEAREST
 
 HORIZON_S = 2.0  # for movers
@@ -58,10 +58,20 @@ def beam_plane(q: Caution, seen: Seen, i: int, h: int, own: Own, wanted: wp.vec3
     elevations = seen.cosine.shape[0]
     least = float(FAR)
     p = wp.vec3()
+    turn = wp.quat_identity()
+    if seen.rays.shape[0] > 0:
+        turn = sensor_turn(seen, i, own.yaw)
     for v in range(elevations):
         value = seen.lidar[i, h * elevations + v]
         d = seen.range_m - value
-        if value > 0.0 and d < least and own.pos[2] + d * seen.sine[v] > GROUND_M:
+        if seen.rays.shape[0] > 0:
+            if value > 0.0 and d < least:
+                hit = d * wp.quat_rotate(turn, seen.rays[h * elevations + v])
+                flat = wp.sqrt(hit[0] * hit[0] + hit[1] * hit[1])
+                if own.pos[2] + hit[2] > GROUND_M + seen.angle_error * flat:
+                    least = d
+                    p = hit
+        elif value > 0.0 and d < least and own.pos[2] + d * seen.sine[v] > GROUND_M:
             least = d
             p = d * wp.vec3(seen.cosine[v] * wp.cos(angle), seen.cosine[v] * wp.sin(angle), seen.sine[v])
     if least == FAR:

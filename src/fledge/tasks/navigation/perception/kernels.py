@@ -91,19 +91,24 @@ def begin_faults(i: int, p: Params, f: Faults, maps: Maps, drones: Drones):
 
 @wp.func
 def hold_scan(i: int, p: Params, f: Faults, drones: Drones, obs: Obs):
-    """Store drone i's scan if one is due, and write the last one that has arrived to `lidar`."""
+    """Store drone i's scan if one is due, and write the last one that has arrived to `lidar` and `attitude`."""
     size = f.scans.shape[1]
     if size == 0:
         return
     decision = (drones.step[i] + p.decimation - 1) / p.decimation
+    rays = obs.lidar.shape[1]
     if decision % f.scan_every == 0:
         row = decision / f.scan_every % size
-        for n in range(f.scans.shape[2]):
+        for n in range(rays):
             f.scans[i, row, n] = obs.lidar[i, n]
+        for n in range(obs.attitude.shape[1]):
+            f.scans[i, row, rays + n] = obs.attitude[i, n]
     late = int(wp.round(float(f.scan_delay) * level(f, p, drones, i, SCAN_DELAY)))
     row = wp.max(decision - late, 0) / f.scan_every % size
-    for n in range(f.scans.shape[2]):
+    for n in range(rays):
         obs.lidar[i, n] = f.scans[i, row, n]
+    for n in range(obs.attitude.shape[1]):
+        obs.attitude[i, n] = f.scans[i, row, rays + n]
 
 
 @wp.func

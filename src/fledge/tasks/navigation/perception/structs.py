@@ -8,7 +8,7 @@ import warp as wp
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.perception.config import MAX_GHOSTS
 from fledge.tasks.navigation.physics.structs import allocate
-from fledge.tasks.navigation.sensing.observations import LIDAR
+from fledge.tasks.navigation.sensing.observations import ATTITUDE, LIDAR
 
 MINUTE_S = 60.0
 COPIED = (
@@ -55,12 +55,19 @@ class Faults:
     ghost_pos: wp.array2d(dtype=wp.vec3)  # [N, G] m, world
     ghost_vel: wp.array2d(dtype=wp.vec3)  # [N, G] m/s, world
     odometer: wp.array(dtype=wp.vec3)  # [N] m, world: true position up to which the estimate is summed up
-    scans: wp.array3d(dtype=wp.float32)  # [N, S, B] ring of LiDAR scans; scan number n of an episode is in row n mod S
+    scans: wp.array3d(
+        dtype=wp.float32
+    )  # [N, S, B] ring of LiDAR scans and their attitudes; scan number n of an episode is in row n mod S
 
 
 def in_steps(seconds: float, step_s: float) -> int:
     """Return a time in whole steps, rounded."""
     return round(seconds / step_s)
+
+
+def scan_size(cfg: NavigationConfig) -> int:
+    """Return how many numbers a stored scan of one drone has: those of `lidar` and, if it is observed, of `attitude`."""
+    return LIDAR.size(cfg) + (ATTITUDE.size() if ATTITUDE.enabled(cfg) else 0)
 
 
 def make_faults(cfg: NavigationConfig, maps: int, device: torch.device) -> tuple[Faults, dict[str, torch.Tensor]]:
@@ -71,7 +78,7 @@ def make_faults(cfg: NavigationConfig, maps: int, device: torch.device) -> tuple
     every, late = max(1, in_steps(p.lidar_period_s, decision_s)), in_steps(p.lidar_delay_s, decision_s)
     steps = frame + delay + 2 if frame + delay else 0  # one more row, as velocities are differences
     scans = math.ceil(late / every) + 1 if every > 1 or late else 0
-    beams = LIDAR.size(cfg) if scans else 0
+    beams = scan_size(cfg) if scans else 0
     shapes: dict[int | str, tuple[int, ...]] = {1: (n,), 2: (n, MAX_GHOSTS), 3: (n, scans, beams)}
     faults, tensors = allocate(Faults, {**shapes, "lost": (n, m), "trail": (steps, maps, m)}, device)
     for name in COPIED:
@@ -88,4 +95,4 @@ def faults_bytes(cfg: NavigationConfig) -> int:
     """Return the approximate memory of one drone's faults, bytes."""
     p, decision_s = cfg.perception, cfg.dt_s * cfg.decimation
     scans = (p.lidar_period_s + p.lidar_delay_s) / decision_s + 2
-    return 4 * (cfg.moving_obstacles + 7 * MAX_GHOSTS + 3 + round(scans) * LIDAR.size(cfg))
+    return 4 * (cfg.moving_obstacles + 7 * MAX_GHOSTS + 3 + round(scans) * scan_size(cfg))

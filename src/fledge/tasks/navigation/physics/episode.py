@@ -100,7 +100,7 @@ def read_step(i: int, p: Params, drones: Drones, obs: Obs, movers: wp.vec2) -> S
 @wp.func
 def complete(i: int, p: Params, maps: Maps, beams: Beams, drones: Drones, obs: Obs) -> wp.vec2:
     """Complete drone i's observations after `scan`, except for LiDAR noise; return the result of `observe_obstacles`."""
-    if p.lidar_sees_movers == 1:
+    if p.lidar_sees_movers == 1 and p.single_rays == 0:
         scan_movers(i, p, maps, beams, drones, obs)
     observe_self(i, p, maps, drones, obs)
     movers = observe_obstacles(i, p, maps, drones, obs)

@@ -42,6 +42,7 @@ OWN = (
     "voxels",  # 1 in worlds of voxels, 0 on the layout's maps
     "reward_kind",
     "elevations",
+    "single_rays",  # 1 if each LiDAR ray is cast by itself
 )
 SETTINGS = {  # settings that kernels read as a number
     field.name: float if field.type == "float" else int
@@ -77,7 +78,7 @@ def make_params(cfg: NavigationConfig, **others: Any) -> Any:
         value = getattr(cfg.randomize if hasattr(cfg.randomize, name) else cfg, name)
         setattr(p, name, list(type(value)).index(value) if isinstance(value, enum.Enum) else SETTINGS[name](value))
     p.weights, p.reward_kind = make_weights(cfg.reward), KINDS.index(cfg.reward.kind)
-    p.elevations = cfg.num_elevations
+    p.elevations, p.single_rays = cfg.num_elevations, int(cfg.casts_single_rays)
     for name, value in others.items():
         setattr(p, name, value)
     return p
@@ -135,12 +136,17 @@ class Beams:
 
     `slope` and `cosine` have the LiDAR's elevations in G groups of four; the last elevation is repeated to fill its group.
     `body_slope` and `body_cosine` belong to the four beams that detect collisions.
+    `rays` are the unit vectors of all rays, in the sensor's frame; empty unless each ray is cast by itself. With jitter, ray
+    (h, v) points to a random place in its bin: azimuth and elevation from first + (h, v) * bin on.
     """
 
     slope: wp.array(dtype=wp.vec4)
     cosine: wp.array(dtype=wp.vec4)
     body_slope: wp.vec4
     body_cosine: wp.vec4
+    rays: wp.array(dtype=wp.vec3)  # [H * V]
+    first: wp.vec2  # rad
+    bin: wp.vec2  # rad
 
 
 Obs = wp.struct(

@@ -46,6 +46,9 @@ class PlannerConfig:
     """Cost of an immediate collision, in metres of path."""
     crash_relief: float = setting(20.0, at_least=0, at_most=1_000_000)
     """Decrease of the collision cost per second until the collision, m/s."""
+    patience_s: float = setting(2.0, at_least=0, at_most=1_000_000)
+    """Time after which a drone that stays in its place accepts less clearance from static obstacles, s: from then on
+    margin_cost and skin_m fall to 1/e every 2 s, until the drone has moved on by 0.5 m."""
     lag_s: float = setting(0.15, at_least=0, at_most=1)
     """Lag of the predicted acceleration behind its command, because the drone must tilt first, s; 0: only velocity lags."""
     ways_every: int = setting(5, at_least=0, at_most=1_000_000)

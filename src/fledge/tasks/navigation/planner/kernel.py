@@ -33,6 +33,8 @@ STRIDE = 2
 ALL, ENDED, BEGUN = 0, 1, 2  # which drones plan anew: all, those whose episode ended, or those whose episode begins
 TURN = TWO_PI / HEADINGS
 USUAL_COST = 6.0
+STUCK_M = 0.5  # a drone that stays within this of a place is stuck
+IMPATIENCE_S = 2.0
 
 
 @wp.struct
@@ -45,16 +47,36 @@ class Planner:
     movers: Movers
     guard: Guard
     acc: wp.array(dtype=wp.vec3)  # [N] m/s², goal frame: acceleration at the last decision
+    stay_pos: wp.array(dtype=wp.vec3)  # [N] m, goal frame: the drone has stayed within STUCK_M of it ...
+    stay: wp.array(dtype=wp.int32)  # [N] ... for this number of decisions
+    decision_s: float
+    patience_s: float
     step: wp.array(dtype=wp.vec3)  # [2] next acceleration per velocity, acceleration, command: horizontal, vertical
 
 
 @wp.func
+def patience_of(i: int, own: Own, p: Planner, fresh: bool) -> float:
+    """Note where drone i is, and return 1, or less if it has been stuck in its place for longer than `patience_s`.
+
+    In front of a narrow gap, hovering can cost less than flying through: the clearance that is missing there outweighs
+    the way that is gained within the horizon.
+    """
+    if fresh or wp.length(own.pos - p.stay_pos[i]) > STUCK_M:
+        p.stay_pos[i] = own.pos
+        p.stay[i] = 0
+        return 1.0
+    p.stay[i] = p.stay[i] + 1
+    return wp.exp(wp.min(p.patience_s - float(p.stay[i]) * p.decision_s, 0.0) / IMPATIENCE_S)
+
+
+@wp.func
 def update_memory(i: int, own: Own, seen: Seen, p: Planner, fresh: bool) -> Own:
-    """Update drone i's local map, movers and cost-to-go; return its state `own` with `to_go` and `body` filled in."""
-    remember(p.map, i, seen, own.pos, own.yaw)
+    """Update drone i's local map, movers and cost-to-go; return its state `own`, completed."""
     read_movers(seen, i, own.pos, p.movers)
+    remember(p.map, i, seen, p.movers, own.pos, own.yaw)
     update_cost(p.cost, p.map, i, own.pos, p.search.reach_z, fresh)
     own.to_go = to_go(p.cost, i, own, own.pos)
+    own.patience = patience_of(i, own, p, fresh)
     own.body = search.body_now(p.search, p.map, i, p.movers, own)
     return own
 
@@ -128,7 +150,7 @@ def ahead_of(p: Planner, i: int, own: Own, command: wp.vec3) -> wp.vec2:
         gaps = gaps_at(s, p.map, i, p.movers, own, position_at(s, own, command, 0, k), t)
         if wp.min(gaps) < 0.0:
             return wp.vec2(float(n) / float(count), near)
-        near = near + float(STRIDE) * nearness(s, gaps, k)
+        near = near + float(STRIDE) * nearness(s, gaps, k, 1.0)
     return wp.vec2(1.0, near)
 
 

@@ -21,7 +21,8 @@ import numpy as np
 import warp as wp
 
 from fledge.envs.kernel_random import TWO_PI
-from fledge.tasks.navigation.planner.readings import Seen
+from fledge.tasks.navigation.planner.readings import Movers, Seen, sensor_turn
+from fledge.tasks.navigation.sensing.observations import NEAREST
 
 CELL_M = 0.1
 BANDS = 16
@@ -29,6 +30,7 @@ BAND_M = 0.25
 RING_EDGES_M = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 GROUND_M = 0.1  # hits below this height are the ground, which the height limit keeps the drone away from
 REACH_CELLS = 8  # of the widest ring
+MOVER_SLACK_M = 0.25  # hits this near to an observed mover belong to it: corners of boxes, a scan of a moment ago
 INSIDE_M = 0.02  # a hit is stored this far behind the surface, inside the obstacle
 
 INV_CELL = 1.0 / CELL_M
@@ -138,9 +140,41 @@ def draw_hit(m: LocalMap, i: int, ix: int, iy: int, bands: wp.uint32):
 
 
 @wp.func
-def remember(m: LocalMap, i: int, seen: Seen, pos: wp.vec3, yaw: float):
+def is_on_mover(movers: Movers, i: int, x: float, y: float) -> bool:
+    """Return whether a hit at (x, y) lies on one of the observed movers, which the map must not keep as static."""
+    for k in range(NEAREST):
+        place = movers.place[i, k]
+        dx = x - place[0]
+        dy = y - place[1]
+        reach = place[3] + MOVER_SLACK_M
+        if dx * dx + dy * dy < reach * reach:
+            return True
+    return False
+
+
+@wp.func
+def remember_rays(m: LocalMap, i: int, seen: Seen, movers: Movers, pos: wp.vec3, yaw: float):
+    """Add a scan of rays of any direction to the map, without the hits on observed movers; see `remember`."""
+    turn = sensor_turn(seen, i, yaw)
+    for n in range(seen.rays.shape[0]):
+        value = seen.lidar[i, n]
+        if value > 0.0:
+            hit = (seen.range_m - value + INSIDE_M) * wp.quat_rotate(turn, seen.rays[n])
+            flat = wp.sqrt(hit[0] * hit[0] + hit[1] * hit[1])
+            z = pos[2] + hit[2]
+            if flat < seen.reach_m and z > GROUND_M + seen.angle_error * flat:
+                bands = bands_between(wp.where(seen.standing == 1, 0.0, z), z)
+                if bands != wp.uint32(0) and not is_on_mover(movers, i, pos[0] + hit[0], pos[1] + hit[1]):
+                    draw_hit(m, i, to_cell(pos[0] + hit[0]), to_cell(pos[1] + hit[1]), bands)
+
+
+@wp.func
+def remember(m: LocalMap, i: int, seen: Seen, movers: Movers, pos: wp.vec3, yaw: float):
     """Add a scan to the map. `pos` is in the goal frame with its height above the ground; `yaw` is in the goal frame."""
     roll(m, i, to_cell(pos[0]), to_cell(pos[1]), 1 - seen.memory)
+    if seen.rays.shape[0] > 0:
+        remember_rays(m, i, seen, movers, pos, yaw)
+        return
     elevations = seen.cosine.shape[0]
     for h in range(seen.azimuths):
         angle = yaw + TWO_PI * float(h) / float(seen.azimuths)

@@ -19,7 +19,7 @@ from fledge.tasks.navigation.steering import Buffers, Steering
 class PlannerBuffers(Buffers):
     """Buffers of the planner for N drones: local maps, cost-to-go and searches."""
 
-    remembered = ("cells", "centre", "fresh", "acc", "length", "corner", "age")
+    remembered = ("cells", "centre", "fresh", "acc", "stay_pos", "stay", "length", "corner", "age")
 
     def __init__(
         self, cfg: PlannerConfig, env_cfg: NavigationConfig, count: int, device: torch.device, shield: bool = False

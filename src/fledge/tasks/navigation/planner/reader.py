@@ -18,7 +18,7 @@ from fledge.tasks.navigation.physics.structs import Result, bind
 from fledge.tasks.navigation.planner.kernel import ALL, PLAN_WIDTH, PlanBuffers, observe_plan
 from fledge.tasks.navigation.planner.structs import bind_planner, buffer_bytes, buffer_shapes, seen_of, within_limit
 from fledge.tasks.navigation.sensing.observations import POSE
-from fledge.tasks.navigation.steering import READ
+from fledge.tasks.navigation.steering import read_by
 
 SCRATCH = ("fresh", "slow", "place", "motion", "planes")  # recomputed before they are read
 
@@ -71,7 +71,7 @@ class PlanReader:
         if count < 1:
             raise InputError(f"count must be at least 1, got {count}.")
         self.count = count
-        self._seen = {o.name: torch.zeros((count, o.size(env_cfg)), device=device) for o in READ}
+        self._seen = {o.name: torch.zeros((count, o.size(env_cfg)), device=device) for o in read_by(env_cfg)}
         self._action = torch.zeros((count, 3), device=device)
         self._step = torch.zeros(count, dtype=torch.int32, device=device)
         self._out = torch.zeros((count, PLAN_WIDTH), device=device)

@@ -3,12 +3,13 @@
 import warp as wp
 
 from fledge.tasks.navigation.physics.shapes import BOX_M
-from fledge.tasks.navigation.sensing.observations import DYNAMIC_OBSTACLE, NEAREST, POSE, STATE
+from fledge.tasks.navigation.sensing.observations import ATTITUDE, DYNAMIC_OBSTACLE, NEAREST, POSE, STATE
 
 TO_GOAL, FLAT, UP, VEL = STATE.starts
 M_UNIT, M_FLAT, M_UP, M_VEL, M_WIDTH, M_BOX = DYNAMIC_OBSTACLE.starts
 M_COLUMNS = DYNAMIC_OBSTACLE.width
 HEIGHT, YAW = POSE.starts
+ROLL, PITCH = ATTITUDE.starts
 FAR = 1.0e6
 
 
@@ -23,6 +24,11 @@ class Seen:
     azimuths: int
     cosine: wp.array(dtype=wp.float32)  # [V]
     sine: wp.array(dtype=wp.float32)  # [V]
+    rays: wp.array(dtype=wp.vec3)  # [H * V] unit vectors in the sensor's frame; empty if rays are upright, 360 degrees
+    attitude: wp.array2d(dtype=wp.float32)  # [N, ATTITUDE.width], if `tilts`
+    tilts: int  # 1 if rays turn with roll and pitch
+    angle_error: float  # rad: largest error of a ray's elevation
+    reach_m: float  # hits beyond this horizontal distance are not remembered
     range_m: float
     standing: int  # 1 if obstacles reach down to the ground
     memory: int
@@ -40,6 +46,7 @@ class Own:
     ahead: wp.vec2  # horizontal unit vector to the goal
     to_go: float  # m to the goal
     body: wp.vec2  # m: distances to static obstacles and movers that count as a collision
+    patience: float  # factor on the cost of missing clearance from static obstacles; less than 1 if the drone is stuck
 
 
 @wp.struct
@@ -84,6 +91,7 @@ def read_movers(seen: Seen, i: int, pos: wp.vec3, movers: Movers):
 def read_own(seen: Seen, i: int) -> Own:
     """Return the observed state of drone i; `acc`, `to_go` and `body` stay 0."""
     own = Own()
+    own.patience = 1.0
     ux = seen.state[i, TO_GOAL]
     uy = seen.state[i, TO_GOAL + 1]
     flat = seen.state[i, FLAT]
@@ -97,6 +105,16 @@ def read_own(seen: Seen, i: int) -> Own:
     own.goal = wp.vec3(0.0, 0.0, height + seen.state[i, UP])
     own.vel = wp.vec3(seen.state[i, VEL], seen.state[i, VEL + 1], seen.state[i, VEL + 2])
     return own
+
+
+@wp.func
+def sensor_turn(seen: Seen, i: int, yaw: float) -> wp.quat:
+    """Return the rotation from the sensor's frame to the frame in which drone i has this yaw, rad."""
+    q = wp.quat_from_axis_angle(wp.vec3(0.0, 0.0, 1.0), yaw)
+    if seen.tilts == 1:
+        q = q * wp.quat_from_axis_angle(wp.vec3(0.0, 1.0, 0.0), seen.attitude[i, PITCH])
+        q = q * wp.quat_from_axis_angle(wp.vec3(1.0, 0.0, 0.0), seen.attitude[i, ROLL])
+    return q
 
 
 @wp.func

@@ -92,6 +92,7 @@ class Search:
     ring_m: wp.array(dtype=wp.float32)  # [9] distance of each ring, m
     step_s: float
     body: float  # m: radius of the drone plus safety distance
+    skin: float  # m: safety distance
     reach_z: float  # m: hits up to this far above or below the drone's centre are obstacles
     margin: float
     mover_margin: float
@@ -137,10 +138,12 @@ def nearest_mover(movers: Movers, i: int, at: wp.vec3, t: float) -> float:
 def body_now(s: Search, m: LocalMap, i: int, movers: Movers, own: Own) -> wp.vec2:
     """Return the distances to columns and to movers below which the drone collides, m.
 
-    Each is the drone's radius plus the safety distance or, if the drone is already nearer, its present distance.
+    Each is the drone's radius plus the safety distance or, if the drone is already nearer, its present distance. A drone that
+    is stuck does without the safety distance to columns.
     """
+    columns = s.body - (1.0 - own.patience) * s.skin
     return wp.vec2(
-        wp.min(s.body, column_gap(s, m, i, own.pos)), wp.min(s.body, nearest_mover(movers, i, own.pos, 0.0) - TOUCH)
+        wp.min(columns, column_gap(s, m, i, own.pos)), wp.min(s.body, nearest_mover(movers, i, own.pos, 0.0) - TOUCH)
     )
 
 
@@ -156,9 +159,13 @@ def gaps_at(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, at: wp.vec
 
 
 @wp.func
-def nearness(s: Search, gaps: wp.vec2, k: int) -> float:
-    """Return the cost of being near obstacles at prediction step k; `gaps` holds the gaps to columns and to movers, m."""
-    return s.price[k] * wp.max(s.margin - gaps[0], 0.0) + s.mover_price[k] * wp.max(s.mover_margin - gaps[1], 0.0)
+def nearness(s: Search, gaps: wp.vec2, k: int, patience: float) -> float:
+    """Return the cost of being near obstacles at prediction step k; `gaps` holds the gaps to columns and to movers, m.
+
+    `patience` is a factor on the cost of columns.
+    """
+    columns = patience * s.price[k] * wp.max(s.margin - gaps[0], 0.0)
+    return columns + s.mover_price[k] * wp.max(s.mover_margin - gaps[1], 0.0)
 
 
 @wp.func
@@ -199,7 +206,7 @@ def cost_of(
             return wp.max(s.crash_cost - s.crash_relief * t, 0.0) + cost
         if close and wp.length(own.goal - at) < s.goal_radius:
             return t - REACHED
-        cost = cost + nearness(s, gaps, k)
+        cost = cost + nearness(s, gaps, k, own.patience)
     return cost
 
 
@@ -259,7 +266,7 @@ def nearest_safe(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, wante
                 if wp.min(gaps) < 0.0:
                     cost = cost + s.crash_cost - s.crash_relief * t
                     break
-                cost = cost + nearness(s, gaps, k)
+                cost = cost + nearness(s, gaps, k, 1.0)
         if cost < least:
             least = cost
             best = command

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,22 +21,33 @@ from fledge.tasks.navigation.planner.kernel import Planner
 from fledge.tasks.navigation.planner.local_map import LocalMap, disc, ring_distances, window_cells
 from fledge.tasks.navigation.planner.readings import Movers, Seen
 from fledge.tasks.navigation.sensing.observations import NEAREST
+from fledge.tasks.navigation.sensing.rays import bin_deg, directions, elevations_deg
 
 BOX_WIDTH = (
     1.2  # boxes count as cylinders that are wider by this factor: between the circles inside and around a square
 )
 
+MAP_RANGE_M = 11.0  # of the local map under sensors that see farther: 256 x 256 cells, 1 MiB per drone
+
 Shapes = dict[str, tuple[torch.dtype, tuple[int, ...]]]
+
+
+def map_range_m(env_cfg: NavigationConfig) -> float:
+    """Return the distance up to which the local map keeps hits, m: the sensor's range, but at most MAP_RANGE_M."""
+    far = env_cfg.casts_single_rays and env_cfg.lidar_range_m > MAP_RANGE_M
+    return MAP_RANGE_M if far else env_cfg.lidar_range_m
 
 
 def buffer_shapes(cfg: PlannerConfig, env_cfg: NavigationConfig) -> Shapes:
     """Return dtype and shape of each buffer for one drone, by name."""
     f32, i32, points = torch.float32, torch.int32, POINTS * POINTS
     return {
-        "cells": (torch.int64, (2 * window_cells(env_cfg.lidar_range_m) ** 2,)),
+        "cells": (torch.int64, (2 * window_cells(map_range_m(env_cfg)) ** 2,)),
         "centre": (i32, (2,)),
         "fresh": (torch.bool, ()),
         "acc": (f32, (3,)),
+        "stay_pos": (f32, (3,)),
+        "stay": (i32, ()),
         "length": (f32, (points,)),
         "slow": (f32, (points,)),
         "corner": (f32, (2,)),
@@ -70,9 +82,12 @@ def seen_of(env_cfg: NavigationConfig, tensors: Mapping[str, torch.Tensor], cfg:
 
     If `cfg` is None, `standing` and `memory` stay 0: no scan is remembered.
     """
-    seen, angles = bind(Seen, tensors), np.radians(np.asarray(env_cfg.lidar_elevations_deg))
+    seen, angles = bind(Seen, tensors), np.radians(elevations_deg(env_cfg))
     device = tensors["lidar"].device
-    seen.azimuths, seen.range_m = env_cfg.lidar_azimuths, env_cfg.lidar_range_m
+    seen.azimuths, seen.range_m, seen.reach_m = env_cfg.lidar_azimuths, env_cfg.lidar_range_m, map_range_m(env_cfg)
+    single, jitter = env_cfg.casts_single_rays, env_cfg.lidar_jitter
+    seen.rays = array(directions(env_cfg).reshape(-1, 3)[: None if single else 0].astype(np.float32), device, wp.vec3)
+    seen.tilts, seen.angle_error = int(env_cfg.lidar_tilts), math.radians(bin_deg(env_cfg)[1] / 2) if jitter else 0.0
     seen.cosine, seen.sine = array(np.cos(angles), device), array(np.sin(angles), device)
     if cfg is not None:
         seen.standing, seen.memory = int(cfg.standing and not env_cfg.world), int(cfg.memory)
@@ -92,12 +107,13 @@ def bind_planner(cfg: PlannerConfig, env_cfg: NavigationConfig, tensors: Mapping
     They have the names, dtypes and, after the axis N, the shapes of `buffer_shapes`. `cfg` must come from `within_limit`.
     """
     device, p, m, w = tensors["cells"].device, bind(Planner, tensors), bind(LocalMap, tensors), bind(CostToGo, tensors)
-    m.size, m.disc = window_cells(env_cfg.lidar_range_m), array(disc(), device, wp.vec3i)
-    near = [20.0 if away <= env_cfg.collision_radius_m else 1.0 for away in ring_distances()]
+    m.size, m.disc = window_cells(map_range_m(env_cfg)), array(disc(), device, wp.vec3i)
+    near = [20.0 if away <= env_cfg.collision_radius_m + cfg.skin_m else 1.0 for away in ring_distances()]
     near[3] += cfg.narrow
     near[4] += cfg.narrow / 2
     w.slowness, w.every, w.rounds = array(np.array(near), device), cfg.ways_every, 3
     p.search, p.map, p.cost, p.movers = make_search(cfg, env_cfg, device), m, w, movers_of(env_cfg, tensors)
+    p.decision_s, p.patience_s = env_cfg.dt_s * env_cfg.decimation, cfg.patience_s
     p.guard = guard_of(env_cfg, tensors["planes"], cfg.guard)
     seconds, lags = np.array([env_cfg.dt_s * env_cfg.decimation]), (cfg.lag_s, min(cfg.lag_s, search.VERTICAL_LAG_S))
     p.step = array(np.stack([search.response(seconds, lag)[0, 2] for lag in lags]), device, wp.vec3)
@@ -116,7 +132,8 @@ def make_search(cfg: PlannerConfig, env_cfg: NavigationConfig, device: torch.dev
     s.mover_price = array(cfg.mover_cost * np.exp(-times / cfg.fading_s), device)
     s.mover_margin = cfg.mover_margin_m
     s.ring_m = array(ring_distances(), device)
-    s.step_s, s.body, s.margin = cfg.step_s, env_cfg.collision_radius_m + cfg.skin_m, cfg.margin_m
+    s.step_s, s.skin, s.margin = cfg.step_s, cfg.skin_m, cfg.margin_m
+    s.body = env_cfg.collision_radius_m + cfg.skin_m
     s.crash_cost, s.crash_relief = cfg.crash_cost, cfg.crash_relief
     # a cylinder plans as a sphere does, to keep away from tops and edges; NavRL's beams hardly look down
     s.reach_z = 0.2 if beams else env_cfg.collision_radius_m + search.UPRIGHT_M

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from fledge.core.errors import ConfigError
 from fledge.core.settings import flat_settings, setting
 from fledge.core.specs import TensorSpec
 
@@ -27,12 +28,27 @@ class SensorConfig:
 
     lidar_range_m: float = setting(4.0, above=0, at_most=100, resume="weights", shapes="lidar")
     """Range of LiDAR and of obstacle detection, m."""
+    lidar_min_range_m: float = setting(0.0, at_least=0, below=100)
+    """Blind zone of the LiDAR: a ray whose first surface is nearer than this, m, returns no hit."""
     lidar_azimuths: int = setting(36, at_least=1, at_most=3600, resume="weights", shapes="lidar")
-    """Number of LiDAR azimuths, counter-clockwise from straight ahead."""
+    """Number of LiDAR azimuths, counter-clockwise: from straight ahead, or with lidar_view_deg below 360 from the right."""
+    lidar_view_deg: float = setting(360.0, above=0, at_most=360, resume="weights", shapes="lidar")
+    """Horizontal field of view of the LiDAR, degrees, with straight ahead in the middle; azimuths divide it evenly."""
     lidar_elevations_deg: list[float] = setting(
         [-10.0, 0.0, 10.0, 20.0], above=-89, below=89, items=(1, 64), resume="weights", shapes="lidar"
     )
-    """Elevation of each row of LiDAR beams, degrees above the horizon."""
+    """Elevation of each row of LiDAR beams, degrees above the horizon; with lidar_rows, the lowest and the highest elevation
+    of the field of view."""
+    lidar_rows: int = setting(0, at_least=0, at_most=256, resume="weights", shapes="lidar")
+    """Rows that divide the field of view between two lidar_elevations_deg evenly, a ray in the middle of each; 0: a row for
+    each of lidar_elevations_deg."""
+    lidar_pinhole: bool = setting(False, resume="weights", shapes="lidar")
+    """Rays are the pixels of a camera: azimuths and rows divide the image plane evenly instead of the angles."""
+    lidar_jitter: bool = False
+    """Non-repetitive scans: in every scan each ray points to a random place between its neighbours (needs lidar_rows)."""
+    lidar_tilts: bool = setting(False, resume="weights", shapes="attitude")
+    """Rays turn with roll and pitch of the drone, as those of a sensor on its body do, and the observation attitude is on;
+    false: with yaw only, as in NavRL."""
     lidar_sees_movers: bool = False
     """LiDAR beams also hit moving obstacles (not in NavRL)."""
     pose: bool = setting(False, resume="weights", shapes="pose")
@@ -48,7 +64,36 @@ class SensorConfig:
 
     @property
     def num_elevations(self) -> int:
-        return len(self.lidar_elevations_deg)
+        return self.lidar_rows or len(self.lidar_elevations_deg)
+
+    @property
+    def casts_single_rays(self) -> bool:
+        """Whether each LiDAR ray is cast by itself; else the rays of an azimuth are upright and share a walk."""
+        shaped = self.lidar_pinhole or self.lidar_jitter or self.lidar_tilts
+        return shaped or self.lidar_view_deg < 360 or self.lidar_min_range_m > 0
+
+    def validate_sensor(self) -> None:
+        """Raise ConfigError for settings of the LiDAR that contradict each other."""
+        edges = self.lidar_elevations_deg
+        if self.lidar_rows and (len(edges) != 2 or edges[0] >= edges[1]):
+            raise ConfigError(
+                f"env.lidar_rows={self.lidar_rows} needs two env.lidar_elevations_deg, the lowest and the highest, got "
+                f"{list(edges)}: give these two, or set env.lidar_rows=0."
+            )
+        if self.lidar_jitter and (not self.lidar_rows or self.lidar_pinhole):
+            raise ConfigError(
+                "env.lidar_jitter=true needs env.lidar_rows above 0 and env.lidar_pinhole=false: set them, or set "
+                "env.lidar_jitter=false."
+            )
+        if self.lidar_pinhole and self.lidar_view_deg >= 180:
+            raise ConfigError(
+                f"env.lidar_pinhole=true needs env.lidar_view_deg below 180, got {self.lidar_view_deg:g}: change one of them."
+            )
+        if self.lidar_min_range_m >= self.lidar_range_m:
+            raise ConfigError(
+                f"env.lidar_min_range_m is {self.lidar_min_range_m:g}, but must be below env.lidar_range_m, which is "
+                f"{self.lidar_range_m:g}: lower it."
+            )
 
 
 @dataclass(frozen=True)
@@ -128,18 +173,32 @@ class Observation:
 
 
 def _lidar_facts(cfg: Any) -> dict[str, Any]:
-    return {
+    from fledge.tasks.navigation.sensing.rays import azimuths_deg, elevations_deg
+
+    facts = {
         "range_m": cfg.lidar_range_m,
-        "azimuths_deg": [360.0 * h / cfg.lidar_azimuths for h in range(cfg.lidar_azimuths)],
-        "elevations_deg": list(cfg.lidar_elevations_deg),
+        "azimuths_deg": azimuths_deg(cfg).tolist(),
+        "elevations_deg": elevations_deg(cfg).tolist(),
         "sees": ["columns", "ground", *(["moving obstacles"] if cfg.lidar_sees_movers else [])],
+    }
+    if not cfg.casts_single_rays:
+        return facts
+    return facts | {
+        "frame": "body" if cfg.lidar_tilts else "yaw",
+        "min_range_m": cfg.lidar_min_range_m,
+        "view_deg": cfg.lidar_view_deg,
+        "pinhole": cfg.lidar_pinhole,  # then elevations_deg are those of the middle of the image
+        "jitter": cfg.lidar_jitter,  # then azimuths_deg and elevations_deg are the middles of bins
     }
 
 
 def _plan_facts(cfg: Any) -> dict[str, Any]:
     limits = {name: getattr(cfg, name) for name in ("collision_radius_m", "min_height_m", "max_height_m")}
     return {
-        "computed_from": [observation.name for observation in (STATE, LIDAR, DYNAMIC_OBSTACLE, POSE)],
+        "computed_from": [
+            observation.name
+            for observation in (STATE, LIDAR, DYNAMIC_OBSTACLE, POSE, *([ATTITUDE] if cfg.lidar_tilts else []))
+        ],
         "computed_by": "fledge.tasks.navigation.planner.reader:PlanReader",
         "env": flat_settings(cfg),
         "planner": dataclasses.asdict(cfg.planner),
@@ -218,6 +277,15 @@ POSE = Observation(
     ),
     setting="pose",
 )
+ATTITUDE = Observation(
+    "attitude",
+    "roll and pitch of the drone at the time of the scan in `lidar`, as the robot's state estimate gives them",
+    columns=(
+        Column("roll", "rad", "about x, which points ahead; positive: the left side is up", "yaw"),
+        Column("pitch", "rad", "about y, which points left; positive: nose down", "yaw"),
+    ),
+    setting="lidar_tilts",
+)
 PLAN = Observation(
     "plan",
     "the planner's command and predictions, from the other observations, `pose` and past scans (docs/worlds/planner.md)",
@@ -243,4 +311,4 @@ GRID_MAP = Observation(
     frame="goal",
     facts=lambda cfg: {"cell_m": cfg.grid_resolution_m},
 )
-OBSERVATIONS = (STATE, LIDAR, DIRECTION, DYNAMIC_OBSTACLE, POSE, PLAN, GRID_MAP)
+OBSERVATIONS = (STATE, LIDAR, DIRECTION, DYNAMIC_OBSTACLE, POSE, ATTITUDE, PLAN, GRID_MAP)

@@ -19,7 +19,7 @@ from fledge.tasks.navigation.physics.structs import (
 )
 from fledge.tasks.navigation.physics.terrain import HEIGHT_STEP, SOLID, cell_at
 from fledge.tasks.navigation.physics.voxels import cast_four_voxels, is_solid_around
-from fledge.tasks.navigation.sensing.observations import DYNAMIC_OBSTACLE, NEAREST, POSE, STATE
+from fledge.tasks.navigation.sensing.observations import ATTITUDE, DYNAMIC_OBSTACLE, NEAREST, POSE, STATE
 from fledge.tasks.navigation.sensing.peers import PEER_KIND, num_peers, peer, peer_class, sees_peer
 from fledge.tasks.navigation.sensing.raycast import cast_four
 
@@ -32,6 +32,7 @@ TO_GOAL, FLAT, UP, VEL = STATE.starts
 M_UNIT, M_FLAT, M_UP, M_VEL, M_WIDTH, M_BOX = DYNAMIC_OBSTACLE.starts
 M_COLUMNS = DYNAMIC_OBSTACLE.width
 HEIGHT, YAW = POSE.starts
+ROLL, PITCH = ATTITUDE.starts
 
 distances = wp.types.vector(length=NEAREST, dtype=wp.float32)
 indices = wp.types.vector(length=NEAREST, dtype=wp.int32)
@@ -108,7 +109,7 @@ def add_lidar_noise(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs):
 
 @wp.func
 def observe_self(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs):
-    """Write the observations `state`, `direction` and `pose` of drone i."""
+    """Write the observations `state`, `direction`, `pose` and `attitude` of drone i."""
     start = drones.start[i]
     goal = drones.goal[i]
     x_axis = goal_frame(start, goal)
@@ -137,6 +138,10 @@ def observe_self(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs):
         turned = yaw_of(drones.quat[i]) - wp.atan2(x_axis[1], x_axis[0])
         obs.pose[i, HEIGHT] = drones.pos[i][2]
         obs.pose[i, YAW] = turned - TWO_PI * wp.floor(turned / TWO_PI + 0.5)
+    if p.lidar_tilts == 1:
+        q = drones.quat[i]
+        obs.attitude[i, ROLL] = wp.atan2(2.0 * (q[3] * q[0] + q[1] * q[2]), 1.0 - 2.0 * (q[0] * q[0] + q[1] * q[1]))
+        obs.attitude[i, PITCH] = wp.asin(wp.clamp(2.0 * (q[3] * q[1] - q[2] * q[0]), -1.0, 1.0))
 
 
 @wp.func

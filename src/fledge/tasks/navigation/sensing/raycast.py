@@ -10,6 +10,8 @@ import warp as wp
 from fledge.tasks.navigation.physics.terrain import CELL_M, CELLS, HALF_M, HEIGHT_STEP, INV_CELL, SOLID
 
 INF = 1.0e9
+TINY = 1.0e-9
+TOP_M = HEIGHT_STEP * (255 - SOLID)  # no column is taller
 
 
 @wp.func
@@ -94,3 +96,52 @@ def cast_four(
         if hit[k] > 0.0:
             distance[k] = wp.min(limit[k] / cosine[k], range_m)
     return distance
+
+
+@wp.func
+def cast_ray(grid: wp.array2d(dtype=wp.uint8), slot: int, pos: wp.vec3, ray: wp.vec3, range_m: float) -> float:
+    """Return the distance along a unit ray of any direction to columns and ground, m; `range_m` if nothing is hit."""
+    end = float(range_m)
+    last = float(range_m)  # the walk ends here
+    if ray[2] < 0.0:
+        ground = wp.max(pos[2] / -ray[2], 0.0)
+        if ground < end:
+            last = ground
+            if wp.abs(pos[0] + ground * ray[0]) < HALF_M and wp.abs(pos[1] + ground * ray[1]) < HALF_M:
+                end = ground
+    elif ray[2] > 0.0:
+        last = wp.min(last, (TOP_M - pos[2]) / ray[2])
+    ix = int(wp.floor((pos[0] + HALF_M) * INV_CELL))
+    iy = int(wp.floor((pos[1] + HALF_M) * INV_CELL))
+    inv_x = 1.0 / wp.where(wp.abs(ray[0]) > TINY, ray[0], TINY)
+    inv_y = 1.0 / wp.where(wp.abs(ray[1]) > TINY, ray[1], TINY)
+    edge_x = wp.where(inv_x < 0.0, 0, 1)
+    edge_y = wp.where(inv_y < 0.0, 0, 1)
+    stride = CELL_M * wp.min(wp.abs(inv_x), wp.abs(inv_y))  # metres along the ray per cell of Chebyshev distance
+    s = float(0.0)
+    while s < last:
+        if ix < 0 or iy < 0 or ix >= CELLS or iy >= CELLS:
+            return end
+        value = int(grid[slot, ix * CELLS + iy])
+        if value > 1 and value < SOLID:
+            s = s + float(value - 1) * stride
+            ix = int(wp.floor((pos[0] + s * ray[0] + HALF_M) * INV_CELL))
+            iy = int(wp.floor((pos[1] + s * ray[1] + HALF_M) * INV_CELL))
+        else:
+            tx = (float(ix + edge_x) * CELL_M - HALF_M - pos[0]) * inv_x
+            ty = (float(iy + edge_y) * CELL_M - HALF_M - pos[1]) * inv_y
+            leave = wp.max(wp.min(tx, ty), s)
+            if value >= SOLID:
+                height = float(value - SOLID) * HEIGHT_STEP
+                if pos[2] + s * ray[2] < height:
+                    return s
+                if ray[2] < 0.0:
+                    top = (height - pos[2]) / ray[2]
+                    if top <= leave and top < end:
+                        return top
+            s = leave
+            if tx < ty:
+                ix = ix + 2 * edge_x - 1
+            else:
+                iy = iy + 2 * edge_y - 1
+    return end

@@ -8,6 +8,25 @@ from fledge.tasks.navigation.physics.terrain import CELL_M, CELLS, HALF_M, HEIGH
 from fledge.tasks.view.stage import Crowd
 
 WALK_M = 0.03  # smallest step along a beam
+DRAWN = (32, 12)  # at most so many columns and rows of rays are shown
+
+
+def shown_rays(rays: np.ndarray) -> np.ndarray:
+    """Return the rays [H', V', 3] of a sensor [H, V, 3] that are shown: at most `DRAWN`, evenly chosen."""
+    h, v = (-(-size // most) for size, most in zip(rays.shape[:2], DRAWN, strict=True))
+    return rays[h // 2 :: h, v // 2 :: v]
+
+
+def turned_rays(rays: np.ndarray, heading: np.ndarray, tilt: np.ndarray | None) -> np.ndarray:
+    """Return a sensor's rays [H, V, 3] in the world's frame, [T, H, V, 3], by heading [T] and roll and pitch [T, 2], rad."""
+    roll, pitch = np.zeros((2, len(heading))) if tilt is None else tilt.T.astype(np.float64)
+    x, y, z = (rays[None, ..., k] for k in range(3))
+    (cr, sr), (cp, sp), (cy, sy) = (
+        (np.cos(a)[:, None, None], np.sin(a)[:, None, None]) for a in (roll, pitch, heading.astype(np.float64))
+    )
+    y, z = cr * y - sr * z, sr * y + cr * z
+    x, z = cp * x + sp * z, -sp * x + cp * z
+    return np.stack([cy * x - sy * y, sy * x + cy * y, z], axis=-1)
 
 
 def cast_columns(
@@ -16,9 +35,9 @@ def cast_columns(
     """Return distances [T, H, V] along beams to columns and ground, m, exact to `WALK_M`; at most `reach`.
 
     T are frames, H azimuths, V elevations. `ahead` has the beams' horizontal directions, [T, H, 2] unit vectors; `slope` and
-    `cosine` are the tangents and cosines of the elevations, [V].
+    `cosine` are the tangents and cosines of the elevations, [V] or [T, H, V].
     """
-    shape = (*ahead.shape[:2], len(slope))
+    shape = (*ahead.shape[:2], slope.shape[-1])
     dx, dy = (np.broadcast_to(ahead[..., k, None], shape).ravel() for k in (0, 1))
     x, y, z = (np.broadcast_to(pos[:, k, None, None], shape).ravel() for k in (0, 1, 2))
     rise, level = np.broadcast_to(slope, shape).ravel(), np.broadcast_to(cosine, shape).ravel()
@@ -48,10 +67,10 @@ def cast_crowd(crowd: Crowd, pos: np.ndarray, ahead: np.ndarray, up: np.ndarray,
     """Return distances [T, H, V] along beams to moving obstacles, m, at most `reach`; obstacles count as upright cylinders.
 
     T are frames, H azimuths, V elevations. `ahead` has the beams' horizontal directions, [T, H, 2] unit vectors; `up` are the
-    elevations, [V] radians.
+    elevations, [V] or [T, H, V] radians.
     """
     level = np.cos(up)
-    nearest = np.full((*ahead.shape[:2], len(up)), reach)
+    nearest = np.full((*ahead.shape[:2], up.shape[-1]), reach)
     for k in range(crowd.ids.shape[1]):
         there = crowd.ids[:, k] >= 0
         size = crowd.sizes[np.maximum(crowd.ids[:, k], 0)]

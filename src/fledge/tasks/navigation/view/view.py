@@ -16,7 +16,8 @@ from fledge.tasks.navigation.physics.crowd import crowd_kinds
 from fledge.tasks.navigation.physics.shapes import KINDS, STANDING_Z_M, WIDTHS, is_round, sizes, widths
 from fledge.tasks.navigation.physics.terrain import CELL_M, CELLS, HALF_M, HEIGHT_STEP, SOLID
 from fledge.tasks.navigation.sensing.observations import NEAREST
-from fledge.tasks.navigation.view.beams import cast_columns, cast_crowd
+from fledge.tasks.navigation.sensing.rays import directions, elevations_deg
+from fledge.tasks.navigation.view.beams import cast_columns, cast_crowd, shown_rays, turned_rays
 from fledge.tasks.navigation.view.world_scene import map_of, scene_world
 from fledge.tasks.navigation.worlds.boxes import cover_with_boxes
 from fledge.tasks.view.base import TaskView
@@ -46,10 +47,12 @@ class NavigationView(TaskView):
         maps = {slot: map_of(env, slot) for slot in {slots[i] for i in ids}}
         lidar = {
             "azimuths": cfg.lidar_azimuths,
-            "elevations_deg": list(cfg.lidar_elevations_deg),
+            "elevations_deg": elevations_deg(cfg).tolist(),
             "range_m": cfg.lidar_range_m,
             "sees_movers": cfg.lidar_sees_movers,
         }
+        if cfg.casts_single_rays:
+            lidar |= {"rays": shown_rays(directions(cfg)).round(6).tolist(), "min_range_m": cfg.lidar_min_range_m}
         shared: dict[str, Any] = {"clock_s": env._clock * cfg.dt_s, "goal_radius_m": cfg.goal_radius_m, "lidar": lidar}
         if env.bank.arena or env.bank.pedestrians:
             shared["kinds"] = env.bank.kinds.tolist()
@@ -59,6 +62,7 @@ class NavigationView(TaskView):
         """Return the state of drones and of the moving obstacles around them; m, m/s, rad, world frame.
 
         pos, vel    [n, 3]      heading [n]
+        tilt        [n, 2]      roll and pitch, if the LiDAR tilts
         mover       [n, 4]      position and width of the nearest mover; NaN if there is none
         crowd       [n, K, 3]   positions of the K nearest movers, int16, in millimetres
         crowd_id    [n, K]      the movers' numbers on the map, int16, ascending; -1 in unused columns, which are last
@@ -68,6 +72,9 @@ class NavigationView(TaskView):
         pos, vel, quat, slot = (env.state[name][rows] for name in ("pos", "vel", "quat", "slot"))
         x, y, z, w = quat.unbind(-1)
         seen = {"pos": pos, "vel": vel, "heading": torch.atan2(2.0 * (w * z + x * y), 1.0 - 2.0 * (y * y + z * z))}
+        if env.cfg.lidar_tilts:
+            roll = torch.atan2(2.0 * (w * x + y * z), 1.0 - 2.0 * (x * x + y * y))
+            seen["tilt"] = torch.stack([roll, torch.asin((2.0 * (w * y - z * x)).clamp(-1.0, 1.0))], dim=-1)
         crowd = env.bank.tensors["trail"][-1][slot.long()]  # [n, M, 3]
         seen["mover"] = torch.full((len(rows), 4), math.nan)
         if crowd.shape[1]:
@@ -139,6 +146,8 @@ class NavigationView(TaskView):
         lidar = track.scene.get("lidar")
         if not isinstance(lidar, Mapping) or "heading" not in track.frames or "cells" not in track.scene:
             return None
+        if "rays" in lidar:
+            return self.ray_beams(track, lidar)
         around = 2.0 * math.pi * np.arange(int(lidar["azimuths"])) / int(lidar["azimuths"])
         up, reach = np.radians(np.asarray(lidar["elevations_deg"], np.float64)), float(lidar["range_m"])
         pos = track.frames["pos"].astype(np.float64)
@@ -149,6 +158,25 @@ class NavigationView(TaskView):
         if lidar.get("sees_movers") and crowd is not None:
             np.minimum(distance, cast_crowd(crowd, pos, ahead, up, reach), out=distance)
         return Beams(around, up, reach, distance.astype(np.float32))
+
+    def ray_beams(self, track: Trajectory, lidar: Mapping[str, Any]) -> Beams:
+        """Return distances along some rays of a sensor that casts single rays; with jitter, along the bins' middles."""
+        local, reach = np.asarray(lidar["rays"], np.float64), float(lidar["range_m"])
+        pos, tilt = track.frames["pos"].astype(np.float64), track.frames.get("tilt")
+        rays = turned_rays(local, track.frames["heading"], tilt).reshape(len(pos), -1, 3)  # [T, R, 3]
+        flat = np.maximum(np.linalg.norm(rays[..., :2], axis=-1), 1e-6)
+        ahead, up = rays[..., :2] / flat[..., None], np.arctan2(rays[..., 2], flat)[..., None]
+        cells = track.scene["cells"].reshape(CELLS, CELLS)
+        distance = cast_columns(cells, pos, ahead, np.tan(up), np.cos(up), reach)
+        crowd = self.crowd(track)
+        if lidar.get("sees_movers") and crowd is not None:
+            np.minimum(distance, cast_crowd(crowd, pos, ahead, up, reach), out=distance)
+        distance[distance < float(lidar["min_range_m"])] = reach
+        around = np.arctan2(local[..., 1], local[..., 0])
+        shape = (len(pos), *local.shape[:2])
+        return Beams(
+            around.ravel(), np.arcsin(local[..., 2]).ravel(), reach, distance.reshape(shape).astype(np.float32), tilt
+        )
 
     def instruments(self, track: Trajectory) -> list[Instrument]:
         """Return speed, height, and the distances to the goal and to the nearest mover."""
