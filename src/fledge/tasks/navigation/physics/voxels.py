@@ -1,9 +1,10 @@
 """Voxel worlds for kernels: rays, and contacts of the drone's body.
 
 A world is a box of voxels. Each voxel stores its Chebyshev distance in voxels to the nearest solid voxel, 0 if it is solid
-itself. A voxel at distance d is the middle of a free cube of 2 d - 1 voxels, which a ray leaves in one step; next to solid
-voxels it goes voxel by voxel (Amanatides & Woo 1987). A solid voxel is a box or, where triangles of a mesh overlap it, just
-these triangles. There is nothing outside of a world. Voxels are stored in bricks of 4 x 4 x 4, a cache line each.
+itself. Voxels are stored in bricks of 4 x 4 x 4, a cache line each; each brick has the least distance of its voxels. Around a
+brick at distance d > 0, d - 1 voxels are free on all sides, and a ray leaves that box in one step. In bricks with solid voxels
+it does the same with single voxels, and goes voxel by voxel next to solid ones (Amanatides & Woo 1987). A solid voxel is a
+box or, where triangles of a mesh overlap it, just these triangles. There is nothing outside of a world.
 """
 
 import warp as wp
@@ -33,18 +34,6 @@ def brick_index(size: wp.vec3i, x: int, y: int, z: int) -> int:
 def cell_at(v: Voxels, w: int, brick: int, x: int, y: int, z: int) -> int:
     """Return the distance stored in a voxel of world w, in voxels."""
     return int(v.cells[w, (brick << 6) + ((x & 3) << 4) + ((y & 3) << 2) + (z & 3)])
-
-
-@wp.func
-def free_at(v: Voxels, w: int, brick: int, x: int, y: int, z: int) -> int:
-    """Return a distance in voxels that is free around a voxel of world w: 0 if it is solid, at most the stored distance.
-
-    The least distance of the brick is enough away from surfaces. All bricks together stay in the processor's cache.
-    """
-    free = int(v.bricks[w, brick])
-    if free < 2:
-        free = cell_at(v, w, brick, x, y, z)
-    return free
 
 
 @wp.func
@@ -98,16 +87,22 @@ def inverse(direction: float) -> float:
 
 
 @wp.func
-def leave_at(q: float, direction: float, inv: float, voxel: int, around: int) -> float:
-    """Return where a ray leaves the voxels `voxel` ± `around` along one axis, in voxels along the ray from q."""
-    return (float(wp.where(direction < 0.0, voxel - around, voxel + around + 1)) - q) * inv
+def leave_at(q: float, direction: float, inv: float, voxel: int, grow: int, around: int) -> float:
+    """Return where a ray leaves a free box along one axis, in voxels along the ray from q.
+
+    The box is `around` voxels larger on both sides than a voxel, if `grow` is 0, or than the voxel's brick, if it is 3.
+    """
+    low = voxel - (voxel & grow)
+    return (float(wp.where(direction < 0.0, low - around, low + grow + around + 1)) - q) * inv
 
 
 @wp.func
-def next_voxel(q: float, direction: float, voxel: int, around: int, leave: float, s: float) -> int:
-    """Return the voxel along one axis where a ray leaves the free cube `voxel` ± `around` at s; on this axis at `leave`."""
-    inside = wp.clamp(int(wp.floor(q + s * direction)), voxel - around, voxel + around)
-    return wp.where(leave <= s, wp.where(direction < 0.0, voxel - around - 1, voxel + around + 1), inside)
+def next_voxel(q: float, direction: float, voxel: int, grow: int, around: int, leave: float, s: float) -> int:
+    """Return the voxel along one axis where a ray leaves the box of `leave_at` at s; along this axis it does so at `leave`."""
+    low = voxel - (voxel & grow) - around
+    high = low + grow + 2 * around
+    inside = wp.clamp(int(wp.floor(q + s * direction)), low, high)
+    return wp.where(leave <= s, wp.where(direction < 0.0, low - 1, high + 1), inside)
 
 
 @wp.func
@@ -125,11 +120,16 @@ def cast_voxels(v: Voxels, w: int, origin: wp.vec3, ray: wp.vec3, range_m: float
     while s < end:
         if not is_within(size, x, y, z):
             return range_m
-        free = free_at(v, w, brick_index(size, x, y, z), x, y, z)
+        brick = brick_index(size, x, y, z)
+        free = int(v.bricks[w, brick])
+        grow = int(3)
+        if free == 0:
+            free = cell_at(v, w, brick, x, y, z)
+            grow = int(0)
         around = wp.max(free - 1, 0)
-        tx = leave_at(q[0], ray[0], inv[0], x, around)
-        ty = leave_at(q[1], ray[1], inv[1], y, around)
-        tz = leave_at(q[2], ray[2], inv[2], z, around)
+        tx = leave_at(q[0], ray[0], inv[0], x, grow, around)
+        ty = leave_at(q[1], ray[1], inv[1], y, grow, around)
+        tz = leave_at(q[2], ray[2], inv[2], z, grow, around)
         leave = wp.max(wp.min(wp.min(tx, ty), tz), s)
         if free == 0:
             d = float(-1.0)
@@ -141,9 +141,9 @@ def cast_voxels(v: Voxels, w: int, origin: wp.vec3, ray: wp.vec3, range_m: float
             if d <= (leave + 0.01) * cell:  # a triangle may be hit in a later voxel, behind another triangle there
                 return wp.min(d, range_m)
         s = leave
-        x = next_voxel(q[0], ray[0], x, around, tx, s)
-        y = next_voxel(q[1], ray[1], y, around, ty, s)
-        z = next_voxel(q[2], ray[2], z, around, tz, s)
+        x = next_voxel(q[0], ray[0], x, grow, around, tx, s)
+        y = next_voxel(q[1], ray[1], y, grow, around, ty, s)
+        z = next_voxel(q[2], ray[2], z, grow, around, tz, s)
     return range_m
 
 
@@ -179,12 +179,17 @@ def cast_four_voxels(
             return distance
         column = brick_index(size, x, y, 0)
         around = int(255)
+        grow = int(3)
         for k in range(4):
             if s < limit[k]:
                 if z[k] < 0 or z[k] >= size[2]:
                     limit[k] = 0.0
                 else:
-                    free = free_at(v, w, column + (z[k] >> 2), x, y, z[k])
+                    brick = column + (z[k] >> 2)
+                    free = int(v.bricks[w, brick])
+                    mixed = free == 0
+                    if mixed:
+                        free = cell_at(v, w, brick, x, y, z[k])
                     if free == 0:
                         d = float(-1.0)
                         leave = float(s)
@@ -192,8 +197,8 @@ def cast_four_voxels(
                             n = (x * size[1] + y) * size[2] + z[k]
                             ray = cosine[k] * wp.vec3(dx, dy, slope[k])
                             d = surface_in(v.list_first, v.lists, v.vertices, w, n, origin, ray)
-                            leave = wp.min(leave_at(q[0], dx, inv_x, x, 0), leave_at(q[1], dy, inv_y, y, 0))
-                            leave = wp.max(wp.min(leave, leave_at(q[2], slope[k], inv_z[k], z[k], 0)), s)
+                            leave = wp.min(leave_at(q[0], dx, inv_x, x, 0, 0), leave_at(q[1], dy, inv_y, y, 0, 0))
+                            leave = wp.max(wp.min(leave, leave_at(q[2], slope[k], inv_z[k], z[k], 0, 0)), s)
                         if d < 0.0:
                             d = s * cell / cosine[k]
                         if d * cosine[k] <= (leave + 0.01) * cell:
@@ -201,20 +206,22 @@ def cast_four_voxels(
                             distance[k] = wp.min(d, range_m)
                     if limit[k] > 0.0:
                         around = wp.min(around, wp.max(free - 1, 0))
-        tx = leave_at(q[0], dx, inv_x, x, around)
-        ty = leave_at(q[1], dy, inv_y, y, around)
+                        if mixed:
+                            grow = int(0)
+        tx = leave_at(q[0], dx, inv_x, x, grow, around)
+        ty = leave_at(q[1], dy, inv_y, y, grow, around)
         leave = wp.min(tx, ty)
         end = 0.0
         for k in range(4):
             if s < limit[k]:
-                tz[k] = leave_at(q[2], slope[k], inv_z[k], z[k], around)
+                tz[k] = leave_at(q[2], slope[k], inv_z[k], z[k], grow, around)
                 leave = wp.min(leave, tz[k])
                 end = wp.max(end, limit[k])
         s = wp.max(leave, s)
-        x = next_voxel(q[0], dx, x, around, tx, s)
-        y = next_voxel(q[1], dy, y, around, ty, s)
+        x = next_voxel(q[0], dx, x, grow, around, tx, s)
+        y = next_voxel(q[1], dy, y, grow, around, ty, s)
         for k in range(4):
-            z[k] = next_voxel(q[2], slope[k], z[k], around, tz[k], s)
+            z[k] = next_voxel(q[2], slope[k], z[k], grow, around, tz[k], s)
     return distance
 
 
