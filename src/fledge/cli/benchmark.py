@@ -41,7 +41,8 @@ def benchmark(
     NAME is crossing (a walled forest, 0 to 80 movers), navrl (the forest of NavRL, github.com/Zhefan-Xu/NavRL, 0 to 120
     movers), p2m (the arena of P2M, five settings), sando (obstacle worlds of SANDO, github.com/mit-acl/sando, 50 to 200
     obstacles), fapp (the scene of FAPP, github.com/arclab-hku/FAPP), density (columns only, sparse to dense), swarm (2 to 32
-    drones) or faults (crossing under one fault of perception, wind or drone at a time). POLICY is as for `fledge eval`;
+    drones), worlds (six kinds of generated worlds, ten movers) or faults (crossing under one fault of perception, wind or
+    drone at a time). POLICY is as for `fledge eval`;
     POLICY+SHIELD adds a safety filter, for example fledge-nav+planner. All policies fly with the same goal radius, collision
     radius and time limit. Published results come from their authors' simulators.
     """

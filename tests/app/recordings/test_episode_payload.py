@@ -84,10 +84,11 @@ def test_boxes_are_the_columns_of_the_map(flown: Recording) -> None:
     assert len(arrays["stage/boxes"]) < 200
 
 
-@pytest.mark.parametrize("sees_movers", [False, True])
-def test_beams_are_what_the_drone_observed(sees_movers: bool) -> None:
+@pytest.mark.parametrize(("sees_movers", "world"), [(False, ""), (True, ""), (False, "pillars")])
+def test_beams_are_what_the_drone_observed(sees_movers: bool, world: str) -> None:
     task = find_task("navigation")
     plain = {"num_envs": 8, "num_maps": 1, "starts": "mixed", "inside_share": 1.0, "lidar_sees_movers": sees_movers}
+    plain |= {"world": world}
     env = task.make_env(from_plain(task.config, plain), EnvPlacement(seed=5, num_threads=1))
     observed = env.reset()["obs"]["lidar"].numpy()[:, 0]
     frames, scenes = task.view.snapshot(env, range(8)), task.view.scene(env, range(8))

@@ -36,6 +36,7 @@ RULES = (  # the same for every policy; each policy keeps its own sensors, speed
     *(f"env.randomize.{name}=0" for name in AIRFRAME),
 )
 FOREST = (*RULES, "env.goal_radius_m=0.5", "env.max_episode_steps=2200")
+WORLDS = ("rooms", "corridors", "pillars", "cave", "canopy", "city")  # generators whose worlds fit below 4 m
 FOREST_M2, ARENA_M2 = 40.0 * 40.0, 24.0 * 24.0
 
 
@@ -175,6 +176,13 @@ BENCHMARKS = {
         published={"FAPP": {"100+100+100": 0.94}, "best of its baselines": {"100+100+100": 0.78}},
         source="FAPP (T-RO 2025) reports 50 flights in its own simulator, with states at 50 Hz and 13 ms late; sizes, "
         "routes and motions of its obstacles are not published.",
+    ),
+    "worlds": Benchmark(
+        title="Generated worlds with ten movers, from anywhere to anywhere; the policy knows the direction of the goal only",
+        preset="default",
+        rules=(*FOREST, "env.moving_obstacles=10"),
+        worlds={name: [f"env.world={name}"] for name in WORLDS},
+        policies=("straight", "orca", "planner(guard=true)", "fledge-reflex", "fledge-nav"),
     ),
     "density": Benchmark(
         title="Columns alone, as dense as 25 to 150 bars in 24 x 24 m, from side to side of a walled forest",

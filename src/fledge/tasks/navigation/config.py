@@ -67,6 +67,13 @@ class Layout(enum.Enum):
     arena = "arena"
 
 
+class Movers(enum.Enum):
+    """Ways in which moving obstacles move; the help text of `env.movers` explains them."""
+
+    roam = "roam"
+    pedestrians = "pedestrians"
+
+
 @dataclass
 class NavigationConfig(SensorConfig):
     """Settings of the navigation env."""
@@ -83,6 +90,9 @@ class NavigationConfig(SensorConfig):
     """Number of columns on each map. NavRL's name: env.num_obstacles."""
     moving_obstacles: int = setting(80, at_least=0, at_most=4000, resume="restart")
     """Number of moving obstacles on each map. NavRL's name: env_dyn.num_obstacles."""
+    movers: Movers = setting(Movers.roam, resume="restart")
+    """How moving obstacles move. roam: NavRL's boxes and cylinders, through columns and each other; in a world, through its
+    free space. pedestrians: standing cylinders, which avoid walls and each other by ORCA, but not the drone."""
     movers_cycle: list[float] = setting([1.0], at_least=0, at_most=1, items=(1, None))
     """Share of moving_obstacles on maps 0, 1, 2, ... in turn: [0, 1, 1, 1] leaves every fourth map without movers."""
     world: str = setting("", resume="restart")
@@ -189,6 +199,10 @@ class NavigationConfig(SensorConfig):
             raise ConfigError(
                 f"env.layout={self.layout.value} does not fit env.starts={self.starts.value}: layout=arena and starts=lane "
                 "(or corridor) need each other, so set both or neither."
+            )
+        if self.layout is Layout.arena and self.movers is not Movers.roam:
+            raise ConfigError(
+                f"env.layout=arena has swinging movers, not env.movers={self.movers.value}: set env.movers=roam."
             )
         if self.drones > 1:
             self._validate_drones()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,14 @@ from fledge.tasks.navigation.config import Collision, NavigationConfig
 from fledge.tasks.navigation.physics.structs import Params, make_params
 from fledge.tasks.navigation.physics.voxel_struct import Voxels
 from fledge.tasks.navigation.physics.voxel_worlds import pack
-from fledge.tasks.navigation.physics.voxels import cast_voxels, touches_voxels
+from fledge.tasks.navigation.physics.voxels import cast_four_voxels, cast_voxels, touches_voxels
 from fledge.tasks.navigation.worlds.routes import Routes
 from fledge.tasks.navigation.worlds.triangles import cells_of_triangles
 from fledge.tasks.navigation.worlds.voxels import World
+from fledge.tasks.navigation.worlds.world import load_world
+from tests.tasks.navigation.worlds.rooms import box
 
+trimesh = pytest.importorskip("trimesh")
 CELL, RANGE = 0.1, 4.0
 SHAPE = (40, 36, 24)
 ORIGIN = np.array([-2.0, -1.8, -0.1])
@@ -27,6 +31,22 @@ ORIGIN = np.array([-2.0, -1.8, -0.1])
 def cast(v: Voxels, origin: wp.array(dtype=wp.vec3), ray: wp.array(dtype=wp.vec3), out: wp.array(dtype=wp.float32)):
     i = wp.tid()
     out[i] = cast_voxels(v, 0, origin[i], ray[i], 4.0)
+
+
+@wp.kernel(enable_backward=False)
+def cast_four(
+    v: Voxels, origin: wp.array(dtype=wp.vec3), ray: wp.array(dtype=wp.vec3), out: wp.array(dtype=wp.float32)
+):
+    """Cast rays 4 i to 4 i + 3, which have the same origin and azimuth, together."""
+    i = 4 * wp.tid()
+    slope = wp.vec4()
+    cosine = wp.vec4()
+    for k in range(4):
+        cosine[k] = wp.sqrt(ray[i + k][0] * ray[i + k][0] + ray[i + k][1] * ray[i + k][1])
+        slope[k] = ray[i + k][2] / cosine[k]
+    d = cast_four_voxels(v, 0, origin[i], ray[i][0] / cosine[0], ray[i][1] / cosine[0], slope, cosine, 4.0)
+    for k in range(4):
+        out[i + k] = d[k]
 
 
 @wp.kernel(enable_backward=False)
@@ -40,7 +60,7 @@ def touch(
 def launch(kernel: Any, out: np.ndarray, *args: Any) -> np.ndarray:
     given = [wp.array(a, dtype=wp.vec3, device="cpu") if isinstance(a, np.ndarray) else a for a in args]
     result = wp.array(out, device="cpu")
-    wp.launch(kernel, len(out), [*given, result], device="cpu")
+    wp.launch(kernel, len(out) // (4 if kernel is cast_four else 1), [*given, result], device="cpu")
     return result.numpy()
 
 
@@ -83,6 +103,19 @@ def rays(world: World, count: int) -> tuple[np.ndarray, np.ndarray]:
     return origin, ray / np.linalg.norm(ray, axis=1, keepdims=True)
 
 
+def beams(world: World, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Like `rays`, but each four have the same origin and azimuth: some level, most within 30 degrees, some steep."""
+    generator = np.random.default_rng(8)
+    origin, ray = rays(world, count)
+    origin = origin[: count // 4].repeat(4, axis=0)
+    azimuth = np.arctan2(ray[: count // 4, 1], ray[: count // 4, 0]).repeat(4)
+    up = np.radians(generator.choice([0.0, 30.0, 85.0], count, p=[0.1, 0.8, 0.1]) * generator.uniform(-1, 1, count))
+    return origin, np.stack([np.cos(up) * np.cos(azimuth), np.cos(up) * np.sin(azimuth), np.sin(up)], axis=1)
+
+
+CASTERS = pytest.mark.parametrize(("kernel", "draw"), [(cast, rays), (cast_four, beams)], ids=["one", "four"])
+
+
 def ray_boxes(origin: np.ndarray, ray: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """Distance of each ray to the nearest of all boxes, by slabs."""
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -105,10 +138,11 @@ def ray_triangles(origin: np.ndarray, ray: np.ndarray, triangles: np.ndarray) ->
     return np.where((np.min(sides, axis=0) >= 0) & (t >= 0), t, np.inf).min(axis=1)
 
 
-def test_a_ray_ends_at_the_first_solid_voxel(blocks: World) -> None:
-    origin, ray = rays(blocks, 4000)
+@CASTERS
+def test_a_ray_ends_at_the_first_solid_voxel(blocks: World, kernel: Any, draw: Any) -> None:
+    origin, ray = draw(blocks, 4000)
     struct, _kept = packed(blocks)
-    found = launch(cast, np.zeros(len(origin), np.float32), struct, origin, ray)
+    found = launch(kernel, np.zeros(len(origin), np.float32), struct, origin, ray)
     low = blocks.origin + CELL * np.argwhere(blocks.solid)
     expected = np.concatenate(
         [ray_boxes(o, r, low, low + CELL) for o, r in zip(origin[:, None], ray[:, None], strict=True)]
@@ -119,16 +153,74 @@ def test_a_ray_ends_at_the_first_solid_voxel(blocks: World) -> None:
     assert wrong.mean() < 0.001  # rays along an edge may pass on either side of it
 
 
-def test_a_ray_in_a_mesh_ends_at_the_first_triangle(soup: World) -> None:
-    origin, ray = rays(soup, 4000)
+@CASTERS
+def test_a_ray_in_a_mesh_ends_at_the_first_triangle(soup: World, kernel: Any, draw: Any) -> None:
+    origin, ray = draw(soup, 4000)
     struct, _kept = packed(soup)
-    found = launch(cast, np.zeros(len(origin), np.float32), struct, origin, ray)
+    found = launch(kernel, np.zeros(len(origin), np.float32), struct, origin, ray)
     expected = ray_triangles(origin, ray, soup.triangles)
     inside = np.abs(origin + expected[:, None].clip(max=9) * ray - soup.origin - CELL * np.array(SHAPE) / 2)
     hit = (expected < RANGE) & (inside < CELL * np.array(SHAPE) / 2).all(axis=1)
     assert hit.sum() > 500
     wrong = np.abs(found - np.where(hit, expected, RANGE)) > 1e-3
     assert wrong.mean() < 0.001
+
+
+def hits_by_plucker(origin: np.ndarray, ray: np.ndarray, triangles: np.ndarray) -> np.ndarray:
+    """Distance of each ray to the nearest of all triangles, float64: it passes all three edges on the same side."""
+    if len(origin) > 500:  # in parts, to save memory
+        parts = [hits_by_plucker(*np.split(np.hstack([origin, ray])[k : k + 500], 2, axis=1), triangles)
+                 for k in range(0, len(origin), 500)]  # fmt: skip
+        return np.concatenate(parts)
+    a, b, c = np.moveaxis(triangles, 1, 0)
+    line = np.hstack([np.cross(origin, ray), ray])
+    sides = np.stack([line @ np.hstack([v - u, np.cross(u, v)]).T for u, v in ((a, b), (b, c), (c, a))])
+    inside = (sides >= 0).all(axis=0) | (sides <= 0).all(axis=0)
+    normal = np.cross(b - a, c - a)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = ((a * normal).sum(axis=1) - origin @ normal.T) / (ray @ normal.T)
+    return np.where(inside & (t >= 0), t, np.inf).min(axis=1)
+
+
+def hits_by_trimesh(origin: np.ndarray, ray: np.ndarray, triangles: np.ndarray) -> np.ndarray:
+    """The same by trimesh's own ray caster."""
+    pytest.importorskip("rtree")
+    mesh = trimesh.Trimesh(triangles.reshape(-1, 3), np.arange(3 * len(triangles)).reshape(-1, 3), process=False)
+    at, which, _ = mesh.ray.intersects_location(origin, ray, multiple_hits=False)
+    found = np.full(len(origin), np.inf)
+    found[which] = np.linalg.norm(at - origin[which], axis=1)
+    return found
+
+
+@pytest.fixture(scope="module")
+def landscape() -> np.ndarray:
+    """Hills of 8 x 8 m between walls and below a ceiling, with spheres and two rings, [T, 3, 3] float64, m."""
+    x, y = np.meshgrid(np.linspace(0, 8, 25), np.linspace(0, 8, 25), indexing="ij")
+    hills = np.stack([x, y, 0.5 + 0.4 * np.sin(1.3 * x) * np.cos(0.9 * y)], axis=-1)
+    low, right, far, both = hills[:-1, :-1], hills[1:, :-1], hills[:-1, 1:], hills[1:, 1:]
+    quads = np.stack([np.stack([low, right, both], axis=2), np.stack([low, both, far], axis=2)])
+    parts = [quads.reshape(-1, 3, 3), box((0.0, 0.0, 0.0), (8.0, 8.0, 3.6))]
+    for radius, centre in ((0.5, (2.0, 2.0, 2.0)), (0.9, (5.5, 3.0, 1.8)), (0.15, (4.0, 6.0, 1.5))):
+        parts.append(trimesh.creation.icosphere(subdivisions=3, radius=radius).triangles + np.array(centre))
+    ring = trimesh.creation.torus(0.8, 0.2, major_sections=24, minor_sections=12).triangles
+    parts += [ring + np.array([2.0, 5.5, 2.5]), ring[..., [2, 0, 1]] + np.array([6.5, 6.0, 2.2])]
+    return np.concatenate(parts)
+
+
+@pytest.mark.parametrize("caster", [hits_by_plucker, hits_by_trimesh])
+def test_rays_in_a_mesh_file_end_within_a_centimetre_of_the_files_surface(
+    landscape: np.ndarray, tmp_path: Path, caster: Any
+) -> None:
+    assert len(landscape) > 5000
+    mesh = trimesh.Trimesh(landscape.reshape(-1, 3), np.arange(3 * len(landscape)).reshape(-1, 3), process=False)
+    mesh.export(tmp_path / "landscape.stl")
+    world = load_world(tmp_path / "landscape.stl", scale=1.0, up="z", floor="none")
+    origin, ray = (values.astype(np.float32).astype(np.float64) for values in rays(world, 6000))
+    struct, _kept = packed(world)
+    found = launch(cast, np.zeros(len(origin), np.float32), struct, origin, ray)
+    expected = np.minimum(caster(origin, ray, landscape), RANGE)
+    assert (expected < RANGE).sum() > 5000
+    assert (np.abs(found - expected) < 0.01).mean() >= 0.999
 
 
 def params(collision: Collision) -> Any:

@@ -1,6 +1,7 @@
 """A room with a pillar, as voxels and as triangles, from which tests make files of every kind."""
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 
@@ -50,3 +51,27 @@ def room_of_triangles() -> np.ndarray:
     pillar[10:14, 8:11] = True  # x from 1.02 to 1.28 lies in voxels 10 to 13, y from 0.82 to 0.98 in voxels 8 to 10
     pillar[11:13, 9] = False  # its inside
     return solid | pillar
+
+
+def write_octomap(path: Path, solid: np.ndarray, cell_m: float) -> Path:
+    """Write voxels as a binary OctoMap with their lower corner at the origin; solid blocks are single leaves."""
+    depth = int(max(solid.shape) - 1).bit_length()
+    cube = np.zeros([2**depth] * 3, bool)
+    cube[tuple(slice(n) for n in solid.shape)] = solid
+    nodes = [3 << 14, *[3] * (15 - depth)]  # from the root, whose middle is the origin, down to the cube
+
+    def descend(block: np.ndarray) -> None:
+        half = len(block) // 2
+        parts = [
+            block[x : x + half, y : y + half, z : z + half] for z in (0, half) for y in (0, half) for x in (0, half)
+        ]
+        kinds = [2 if part.all() else 3 if part.any() else 1 for part in parts]
+        nodes.append(sum(kind << 2 * k for k, kind in enumerate(kinds)))
+        for part, kind in zip(parts, kinds, strict=True):
+            if kind == 3:
+                descend(part)
+
+    descend(cube)
+    head = f"# Octomap OcTree binary file\nid OcTree\nsize {len(nodes) + 1}\nres {cell_m}\ndata\n"
+    path.write_bytes(head.encode() + np.array(nodes, "<u2").tobytes())
+    return path

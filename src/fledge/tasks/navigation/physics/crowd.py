@@ -1,5 +1,7 @@
 """Moving obstacles, one crowd per map: NavRL's floating boxes and standing cylinders, or P2M's swinging cylinders.
 
+Voxel worlds have `walkers` instead, and `env.movers=pedestrians` has `pedestrians`.
+
 Obstacle j of NavRL's crowd has kind j % 8 (`shapes`). So the first n obstacles always have balanced kinds, and a
 curriculum only changes `count`. Each obstacle roams: it moves to a goal near its origin; every `SPEED_STEPS` physics steps
 it draws a new speed towards the goal, and keeps that velocity in between.
@@ -15,7 +17,7 @@ import warp as wp
 
 from fledge.core.random import Purpose
 from fledge.envs.kernel_random import uniform4
-from fledge.tasks.navigation.physics.shapes import KINDS, STANDING_Z_M, is_standing
+from fledge.tasks.navigation.physics.shapes import KINDS, STANDING_Z_M, WIDTHS, is_standing
 
 AREA_HALF_M = 20.0
 SWING_X_M, SWING_Y_M = 5.0, 12.5  # half the sides of the area of swinging obstacles
@@ -49,9 +51,15 @@ class Crowd:
     trail: wp.array3d(dtype=wp.vec3)  # [D, K, M] m, world: positions after each physics step of the decision
 
 
-def crowd_kinds(count: int, swings: bool) -> np.ndarray:
-    """Return the kinds of `count` obstacles, [count] int32: of P2M's crowd if `swings`, else of NavRL's."""
-    return np.full(count, SWING_KIND, np.int32) if swings else np.arange(count, dtype=np.int32) % KINDS
+def crowd_kinds(count: int, swings: bool = False, standing: bool = False) -> np.ndarray:
+    """Return the kinds of `count` obstacles, [count] int32: of P2M's crowd if `swings`, else of NavRL's.
+
+    If `standing`, they are its cylinders alone.
+    """
+    every = np.arange(count, dtype=np.int32)
+    if standing:
+        return KINDS - WIDTHS + every % WIDTHS
+    return np.full(count, SWING_KIND, np.int32) if swings else every % KINDS
 
 
 @wp.func

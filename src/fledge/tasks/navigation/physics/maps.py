@@ -16,14 +16,21 @@ import numpy as np
 import torch
 import warp as wp
 
-from fledge.core.errors import InputError, MemoryBudgetError
+from fledge.core.errors import ConfigError, InputError, MemoryBudgetError
 from fledge.core.machine import available_bytes
 from fledge.core.random import derive_seed, split_seed
 from fledge.envs.launch import Call, Launcher
-from fledge.tasks.navigation.config import Layout, NavigationConfig
+from fledge.tasks.navigation.config import Layout, Movers, NavigationConfig
 from fledge.tasks.navigation.physics.arena import ROWS, SIDES, place_arena
 from fledge.tasks.navigation.physics.crowd import Crowd, crowd_kinds, place_crowd, step_crowd
 from fledge.tasks.navigation.physics.paths import place_paths, step_paths
+from fledge.tasks.navigation.physics.pedestrians import (
+    PLAN_S,
+    PLANES,
+    place_pedestrians,
+    plan_pedestrians,
+    walk_pedestrians,
+)
 from fledge.tasks.navigation.physics.structs import Maps, allocate, bind
 from fledge.tasks.navigation.physics.terrain import CELLS, WALLS, place_boxes, place_walls, rasterise
 from fledge.tasks.navigation.physics.voxel_worlds import VoxelWorlds, is_scene
@@ -58,7 +65,14 @@ class MapBank:
         shapes: dict[int | str, tuple[int, ...]] = {1: (k,), 2: (k, m), 3: (cfg.decimation, k, m), "kinds": (m,)}
         crowd, tensors = allocate(Crowd, shapes, device)
         self.scene = self.worlds.scene if self.worlds else None
-        kinds = self.scene.movers.kinds[:m] if self.scene else crowd_kinds(m, self.arena)
+        self.pedestrians = cfg.movers is Movers.pedestrians
+        if self.scene and self.pedestrians:
+            raise ConfigError(
+                f"env.movers=pedestrians does not work with env.world={cfg.world}, whose movers have paths of their own: set "
+                "env.movers=roam."
+            )
+        kinds = crowd_kinds(m, swings=self.arena, standing=self.pedestrians)
+        kinds = self.scene.movers.kinds[:m] if self.scene else kinds
         self.kinds = tensors.pop("kinds").copy_(torch.as_tensor(kinds))
         crowd.swings, crowd.floating = int(self.arena), int(cfg.floating_boxes)
         self.tensors = {"keys": self._zeros(torch.int32, k, 2), "clock": self._zeros(torch.int32, 1), **tensors}
@@ -107,10 +121,25 @@ class MapBank:
         if self.worlds and self.scene:
             args = [maps.clock, cfg.dt_s, maps.voxels.world, self.worlds.paths, maps.crowd]
             return [Call(step_paths, args, cfg.moving_obstacles)]
+        if self.pedestrians:
+            return self._pedestrian_calls()
         if self.worlds:
             args = [maps.keys, maps.clock, cfg.dt_s, self.seed, maps.voxels, maps.crowd]
             return [Call(step_walkers, args, cfg.moving_obstacles)]
         return [Call(step_crowd, [maps.keys, maps.clock, cfg.dt_s, self.seed, maps.crowd], cfg.moving_obstacles)]
+
+    def _pedestrian_calls(self) -> list[Call]:
+        """Return the launches that plan and walk in turns, `PLAN_S` at a time."""
+        cfg, obstacles = self.cfg, self.cfg.moving_obstacles
+        planes: Any = wp.zeros((self.slots * obstacles, PLANES), dtype=wp.vec4, device=str(self.device))
+        planned: Any = wp.zeros((self.slots, obstacles), dtype=wp.vec3, device=str(self.device))
+        calls, period = [], max(1, round(PLAN_S / cfg.dt_s))
+        for begin in range(0, cfg.decimation, period):
+            steps = min(period, cfg.decimation - begin)
+            where = [cfg.dt_s, self.seed, int(self.worlds is not None), self.maps, planes, planned]
+            calls.append(Call(plan_pedestrians, [begin, steps, period, *where], obstacles))
+            calls.append(Call(walk_pedestrians, [begin, steps, cfg.dt_s, self.maps, planned], obstacles))
+        return calls
 
     def movers_on(self, position: int) -> int:
         """Return the number of moving obstacles on map number `position`; maps use the shares of `movers_cycle` in turn."""
@@ -151,15 +180,19 @@ class MapBank:
         if self.worlds:
             if crowd and self.scene:
                 wp.launch(place_paths, n, [index, maps.voxels.world, self.worlds.paths, maps.crowd], device=device)
-            elif crowd:
+            elif crowd and not self.pedestrians:
                 wp.launch(place_walkers, n, [index, maps.keys, self.seed, maps.voxels, maps.crowd], device=device)
+            elif crowd:
+                wp.launch(place_pedestrians, n, [index, self.seed, 1, maps], device=device)
             return
         place = place_arena if self.arena else place_boxes
         wp.launch(place, n, [index, maps.keys, num_boxes, self.seed, boxes, heights], device=device)
         if self.cfg.walls:
             wp.launch(place_walls, n, [index, maps.keys, num_boxes, boxes, heights], device=device)
         wp.launch(rasterise, n, [index, self.boxes.shape[1], boxes, heights, maps.grid], device=device)
-        if crowd:
+        if crowd and self.pedestrians:
+            wp.launch(place_pedestrians, n, [index, self.seed, 0, maps], device=device)
+        elif crowd:
             wp.launch(place_crowd, n, [index, maps.keys, self.seed, maps.crowd], device=device)
 
     def build_for_episodes(self, envs: np.ndarray, global_envs: np.ndarray, episodes: np.ndarray, clock: int) -> None:

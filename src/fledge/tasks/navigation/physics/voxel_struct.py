@@ -5,17 +5,18 @@ import warp as wp
 
 @wp.struct
 class Voxels:
-    """W worlds with routes through them. In shapes: C voxels of the largest world, K map slots, R routes per world."""
+    """W worlds with routes through them. Shapes: B bricks, C voxels of the largest world, K map slots, R routes per world."""
 
     triangles: int  # 1 if a world has triangles
     world: wp.array(dtype=wp.int32)  # [K] number of the slot's world
-    cells: wp.array2d(
-        dtype=wp.uint8
-    )  # [W, C] distance to the nearest solid voxel, in voxels; voxel (x * Y + y) * Z + z
+    cells: wp.array2d(dtype=wp.uint8)  # [W, 64 B] distance to the nearest solid voxel, in voxels, brick by brick
+    bricks: wp.array2d(dtype=wp.uint8)  # [W, B] least of `cells` in each brick of 4 x 4 x 4 voxels
     size: wp.array(dtype=wp.vec3i)  # [W] voxels along x, y, z
     corner: wp.array(dtype=wp.vec3)  # [W] m: lower corner of voxel (0, 0, 0)
     cell_m: wp.array(dtype=wp.float32)  # [W] side of a voxel
-    list_first: wp.array2d(dtype=wp.int32)  # [W, C + 1] first entry of `lists` that belongs to a voxel
+    list_first: wp.array2d(
+        dtype=wp.int32
+    )  # [W, C + 1] first entry of `lists` that belongs to voxel (x * Y + y) * Z + z
     lists: wp.array(dtype=wp.int32)  # numbers of triangles, voxel by voxel
     vertices: wp.array(dtype=wp.vec3)  # [3 T] m: corners of all worlds' triangles
     start: wp.array2d(dtype=wp.vec3)  # [W, R] m

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
@@ -126,12 +127,22 @@ class VoxelWorlds:
             )
 
 
+def as_bricks(distance: np.ndarray) -> np.ndarray:
+    """Return voxels [X, Y, Z] by bricks of 4 x 4 x 4, [bricks, 64]; those beyond the world's end are 255."""
+    padded = np.pad(distance, [(0, -size % 4) for size in distance.shape], constant_values=255)
+    x, y, z = (size // 4 for size in padded.shape)
+    return padded.reshape(x, 4, y, 4, z, 4).transpose(0, 2, 4, 1, 3, 5).reshape(-1, 64)
+
+
 def pack(
     worlds: list[World], routes: list[Routes], number: np.ndarray, device: torch.device
 ) -> tuple[Voxels, dict[str, Any]]:
     """Return worlds and routes as the struct for kernels, and the arrays that it points to."""
     count, most = len(worlds), max(world.solid.size for world in worlds)
-    cells = np.zeros((count, most), np.uint8)
+    bricks = np.zeros(
+        (count, max(math.prod(-(-size // 4) for size in world.solid.shape) for world in worlds)), np.uint8
+    )
+    cells = np.zeros((*bricks.shape, 64), np.uint8)
     first = np.zeros((0, 0), np.int32)
     lists, vertices = [np.zeros(0, np.int32)], [np.zeros((0, 3), np.float32)]
     has_triangles = any(world.triangles is not None for world in worlds)
@@ -140,7 +151,8 @@ def pack(
     entries = triangles = 0
     for w, world in enumerate(worlds):
         size = world.solid.size
-        cells[w, :size] = chebyshev(world.solid).ravel()
+        distance = as_bricks(chebyshev(world.solid))
+        cells[w, : len(distance)], bricks[w, : len(distance)] = distance, distance.min(axis=1)
         if world.triangles is not None:
             begin, ids = cells_of_triangles(world.triangles, world.origin, world.solid.shape, world.cell_m)
             first[w, : size + 1] = begin + entries
@@ -150,7 +162,8 @@ def pack(
             triangles += len(world.triangles)
     arrays: dict[str, tuple[np.ndarray, Any]] = {
         "world": (number, wp.int32),
-        "cells": (cells, wp.uint8),
+        "cells": (cells.reshape(count, -1), wp.uint8),
+        "bricks": (bricks, wp.uint8),
         "size": (np.array([world.solid.shape for world in worlds], np.int32), wp.vec3i),
         "corner": (np.array([world.origin for world in worlds], np.float32), wp.vec3),
         "cell_m": (np.array([world.cell_m for world in worlds], np.float32), wp.float32),

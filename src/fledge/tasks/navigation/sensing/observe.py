@@ -18,7 +18,7 @@ from fledge.tasks.navigation.physics.structs import (
     to_world,
 )
 from fledge.tasks.navigation.physics.terrain import HEIGHT_STEP, SOLID, cell_at
-from fledge.tasks.navigation.physics.voxels import cast_voxels, is_solid_around
+from fledge.tasks.navigation.physics.voxels import cast_four_voxels, is_solid_around
 from fledge.tasks.navigation.sensing.observations import ATTITUDE, DYNAMIC_OBSTACLE, NEAREST, POSE, STATE
 from fledge.tasks.navigation.sensing.peers import PEER_KIND, num_peers, peer, peer_class, sees_peer
 from fledge.tasks.navigation.sensing.raycast import cast_four
@@ -56,16 +56,13 @@ def scan(first: int, only_ended: int, p: Params, maps: Maps, beams: Beams, drone
     dx = wp.cos(angle)
     dy = wp.sin(angle)
     pos = drones.pos[i]
-    if p.voxels == 1:
-        w = maps.voxels.world[drones.slot[i]]
-        for v in range(p.elevations):
-            cosine = beams.cosine[v / 4][v % 4]
-            ray = wp.vec3(cosine * dx, cosine * dy, cosine * beams.slope[v / 4][v % 4])
-            distance = cast_voxels(maps.voxels, w, pos, ray, p.lidar_range_m)
-            obs.lidar[i, h * p.elevations + v] = p.lidar_range_m - distance
-        return
     for g in range((p.elevations + 3) / 4):
-        d = cast_four(maps.grid, drones.slot[i], pos, dx, dy, beams.slope[g], beams.cosine[g], p.lidar_range_m)
+        d = wp.vec4()
+        if p.voxels == 1:
+            w = maps.voxels.world[drones.slot[i]]
+            d = cast_four_voxels(maps.voxels, w, pos, dx, dy, beams.slope[g], beams.cosine[g], p.lidar_range_m)
+        else:
+            d = cast_four(maps.grid, drones.slot[i], pos, dx, dy, beams.slope[g], beams.cosine[g], p.lidar_range_m)
         for k in range(4):
             v = 4 * g + k
             if v < p.elevations:

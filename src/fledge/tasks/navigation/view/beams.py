@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from fledge.tasks.navigation.physics.terrain import CELL_M, CELLS, HALF_M, HEIGHT_STEP, SOLID
+from fledge.tasks.navigation.view.world_scene import scene_world
+from fledge.tasks.navigation.worlds.distance import chebyshev
+from fledge.tasks.navigation.worlds.voxels import World
 from fledge.tasks.view.stage import Crowd
 
 WALK_M = 0.03  # smallest step along a beam
@@ -61,6 +67,41 @@ def cast_columns(
         along[flying] = s + np.maximum(free, WALK_M)
         flying = flying[~struck & inside & (along[flying] < end[flying])]
     return np.where(hit, np.minimum(end / level, reach), reach).reshape(shape)
+
+
+def cast_world(world: World, pos: np.ndarray, ahead: np.ndarray, up: np.ndarray, reach: float) -> np.ndarray:
+    """Return distances [T, H, V] along beams to the solid voxels of a world, m, exact to `WALK_M`; at most `reach`.
+
+    Arguments are those of `cast_crowd`.
+    """
+    up = np.broadcast_to(up, (*ahead.shape[:2], up.shape[-1]))
+    flat = np.cos(up)[..., None] * ahead[:, :, None]
+    ray = np.concatenate([flat, np.sin(up)[..., None]], axis=-1).reshape(-1, 3)
+    around = np.stack([pos.min(axis=0) - reach, pos.max(axis=0) + reach])  # beams end within it
+    low, high = np.clip((around - world.origin) // world.cell_m + [[0], [1]], 0, world.solid.shape).astype(int)
+    solid = world.solid[tuple(slice(a, b) for a, b in zip(low, high, strict=True))]
+    start = np.broadcast_to(pos[:, None, None], (*up.shape, 3)).reshape(-1, 3) - world.origin - low * world.cell_m
+    free = np.maximum((chebyshev(solid).astype(np.float32) - 1) * world.cell_m, WALK_M)
+    distance, along = np.full(len(ray), reach), np.zeros(len(ray))
+    flying = np.arange(len(ray))
+    while len(flying):
+        index = np.floor((start[flying] + along[flying, None] * ray[flying]) / world.cell_m).astype(np.int64)
+        inside = ((index >= 0) & (index < solid.shape)).all(axis=1)
+        flying, at = flying[inside], tuple(index[inside].T)
+        struck = solid[at]
+        distance[flying[struck]] = along[flying[struck]]
+        along[flying] += free[at]
+        flying = flying[~struck & (along[flying] < reach)]
+    return distance.reshape(up.shape)
+
+
+def cast_scene(
+    scene: Mapping[str, Any], pos: np.ndarray, ahead: np.ndarray, up: np.ndarray, reach: float
+) -> np.ndarray:
+    """Return distances [T, H, V] along beams to the columns or voxels of a recording's scene; arguments as of `cast_crowd`."""
+    if (world := scene_world(scene)) is not None:
+        return cast_world(world, pos, ahead, up, reach)
+    return cast_columns(scene["cells"].reshape(CELLS, CELLS), pos, ahead, np.tan(up), np.cos(up), reach)
 
 
 def cast_crowd(crowd: Crowd, pos: np.ndarray, ahead: np.ndarray, up: np.ndarray, reach: float) -> np.ndarray:

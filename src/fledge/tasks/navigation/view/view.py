@@ -17,7 +17,7 @@ from fledge.tasks.navigation.physics.shapes import KINDS, STANDING_Z_M, WIDTHS, 
 from fledge.tasks.navigation.physics.terrain import CELL_M, CELLS, HALF_M, HEIGHT_STEP, SOLID
 from fledge.tasks.navigation.sensing.observations import NEAREST
 from fledge.tasks.navigation.sensing.rays import directions, elevations_deg
-from fledge.tasks.navigation.view.beams import cast_columns, cast_crowd, shown_rays, turned_rays
+from fledge.tasks.navigation.view.beams import cast_crowd, cast_scene, shown_rays, turned_rays
 from fledge.tasks.navigation.view.world_scene import map_of, scene_world
 from fledge.tasks.navigation.worlds.boxes import cover_with_boxes
 from fledge.tasks.view.base import TaskView
@@ -54,7 +54,7 @@ class NavigationView(TaskView):
         if cfg.casts_single_rays:
             lidar |= {"rays": shown_rays(directions(cfg)).round(6).tolist(), "min_range_m": cfg.lidar_min_range_m}
         shared: dict[str, Any] = {"clock_s": env._clock * cfg.dt_s, "goal_radius_m": cfg.goal_radius_m, "lidar": lidar}
-        if env.bank.arena or env.bank.scene:
+        if env.bank.arena or env.bank.scene or env.bank.pedestrians:
             shared["kinds"] = env.bank.kinds.tolist()
         if (unit := crowd_unit(env)) != MM:
             shared["crowd_per_m"] = unit
@@ -147,9 +147,13 @@ class NavigationView(TaskView):
         return Crowd(ids, pos.astype(np.float32), sizes(kinds), is_round(kinds), detected(track, ids, pos))
 
     def beams(self, track: Trajectory) -> Beams | None:
-        """Return the LiDAR's distances without noise; None in worlds of voxels, and without heading or LiDAR geometry."""
+        """Return the LiDAR's distances without noise, of meshes to their voxels; None without heading or LiDAR geometry."""
         lidar = track.scene.get("lidar")
-        if not isinstance(lidar, Mapping) or "heading" not in track.frames or "cells" not in track.scene:
+        if (
+            not isinstance(lidar, Mapping)
+            or "heading" not in track.frames
+            or not {"cells", "voxels"} & set(track.scene)
+        ):
             return None
         if "rays" in lidar:
             return self.ray_beams(track, lidar)
@@ -158,7 +162,7 @@ class NavigationView(TaskView):
         pos = track.frames["pos"].astype(np.float64)
         angle = track.frames["heading"].astype(np.float64)[:, None] + around
         ahead = np.stack([np.cos(angle), np.sin(angle)], axis=-1)  # [T, H, 2]
-        distance = cast_columns(track.scene["cells"].reshape(CELLS, CELLS), pos, ahead, np.tan(up), np.cos(up), reach)
+        distance = cast_scene(track.scene, pos, ahead, up, reach)
         crowd = self.crowd(track)
         if lidar.get("sees_movers") and crowd is not None:
             np.minimum(distance, cast_crowd(crowd, pos, ahead, up, reach), out=distance)
@@ -171,8 +175,7 @@ class NavigationView(TaskView):
         rays = turned_rays(local, track.frames["heading"], tilt).reshape(len(pos), -1, 3)  # [T, R, 3]
         flat = np.maximum(np.linalg.norm(rays[..., :2], axis=-1), 1e-6)
         ahead, up = rays[..., :2] / flat[..., None], np.arctan2(rays[..., 2], flat)[..., None]
-        cells = track.scene["cells"].reshape(CELLS, CELLS)
-        distance = cast_columns(cells, pos, ahead, np.tan(up), np.cos(up), reach)
+        distance = cast_scene(track.scene, pos, ahead, up, reach)
         crowd = self.crowd(track)
         if lidar.get("sees_movers") and crowd is not None:
             np.minimum(distance, cast_crowd(crowd, pos, ahead, up, reach), out=distance)
