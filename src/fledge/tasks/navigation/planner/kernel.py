@@ -25,6 +25,8 @@ from fledge.tasks.navigation.planner.search import (
 )
 from fledge.tasks.navigation.sensing.observations import PLAN
 from fledge.tasks.navigation.sensing.observations import PLAN_HEADINGS as HEADINGS
+from fledge.tasks.navigation.tracking.memory import draw_memory
+from fledge.tasks.navigation.tracking.structs import Tracker
 
 PLAN_WIDTH = PLAN.width
 COMMAND, COST, BRIEF, HOVER_TIME, HOVER_NEAR, AROUND, *_ = PLAN.starts
@@ -44,6 +46,7 @@ class Planner:
     cost: CostToGo
     movers: Movers
     guard: Guard
+    tracker: Tracker
     acc: wp.array(dtype=wp.vec3)  # [N] m/s², goal frame: acceleration at the last decision
     step: wp.array(dtype=wp.vec3)  # [2] next acceleration per velocity, acceleration, command: horizontal, vertical
 
@@ -52,7 +55,10 @@ class Planner:
 def update_memory(i: int, own: Own, seen: Seen, p: Planner, fresh: bool) -> Own:
     """Update drone i's local map, movers and cost-to-go; return its state `own` with `to_go` and `body` filled in."""
     read_movers(seen, i, own.pos, p.movers)
-    remember(p.map, i, seen, p.movers, own.pos, own.yaw)
+    if p.tracker.on == 1:
+        draw_memory(p.map, p.tracker, i, own.pos, seen.memory)
+    else:
+        remember(p.map, i, seen, p.movers, own.pos, own.yaw)
     update_cost(p.cost, p.map, i, own.pos, p.search.reach_z, fresh)
     own.to_go = to_go(p.cost, i, own, own.pos)
     own.body = search.body_now(p.search, p.map, i, p.movers, own)
