@@ -8,7 +8,7 @@ import warp as wp
 
 from fledge.tasks.navigation.planner.local_map import GROUND_M, INSIDE_M, bands_between
 from fledge.tasks.navigation.planner.readings import Seen, sensor_turn
-from fledge.tasks.navigation.tracking.memory import stamp
+from fledge.tasks.navigation.tracking.memory import CAME, STATIC, pass_through, stamp
 from fledge.tasks.navigation.tracking.structs import CLUSTERS, Tracker
 
 DEPTH_M = 0.35  # hits of an azimuth within this distance belong to one surface
@@ -43,6 +43,8 @@ def read_azimuth(t: Tracker, i: int, seen: Seen, turn: wp.quat, pos: wp.vec3, h:
     sum_y = float(0.0)
     sum_flat = float(0.0)
     count = float(0.0)
+    came = float(0.0)
+    first_hit = float(seen.reach_m)
     nearest = float(OPEN)
     low = float(0.0)
     high = float(0.0)
@@ -59,8 +61,11 @@ def read_azimuth(t: Tracker, i: int, seen: Seen, turn: wp.quat, pos: wp.vec3, h:
                 x = pos[0] + hit[0]
                 y = pos[1] + hit[1]
                 bands = bands_between(wp.where(seen.standing == 1, 0.0, z), z)
-                if not stamp(t, i, x, y, bands, now) and flat < nearest + DEPTH_M:
+                first_hit = wp.min(first_hit, flat)
+                kind = stamp(t, i, x, y, bands, now)
+                if kind != STATIC and flat < nearest + DEPTH_M:
                     if flat < nearest - DEPTH_M:
+                        came = float(0.0)
                         sum_x = float(0.0)
                         sum_y = float(0.0)
                         sum_flat = float(0.0)
@@ -71,11 +76,15 @@ def read_azimuth(t: Tracker, i: int, seen: Seen, turn: wp.quat, pos: wp.vec3, h:
                     sum_y = sum_y + y
                     sum_flat = sum_flat + flat
                     count = count + 1.0
+                    came = came + wp.where(kind == CAME, 1.0, 0.0)
                     high = z
                     top = v
                     if bottom < 0:
                         bottom = v
                         low = z
+    level = wp.quat_rotate(turn, seen.rays[h * t.elevations + t.elevations / 2])
+    length = wp.sqrt(level[0] * level[0] + level[1] * level[1])
+    pass_through(t, i, pos, level[0] / length, level[1] / length, first_hit, now)
     t.returns[i, h] = wp.vec4(sum_x, sum_y, sum_flat, 0.0)
     if count == 0.0:
         return
@@ -87,6 +96,7 @@ def read_azimuth(t: Tracker, i: int, seen: Seen, turn: wp.quat, pos: wp.vec3, h:
     if top < t.elevations - 1:
         above = passed(i, seen, turn, h * t.elevations + top + 1, flat, pos[2])
     t.returns[i, h] = wp.vec4(sum_x / count, sum_y / count, flat, count)
+    t.fresh[i, h] = came / count
     t.heights[i, h] = wp.vec4(low, high, below, above)
 
 
@@ -95,6 +105,7 @@ class Cluster:
     """Sums over the returns of a cluster."""
 
     count: float
+    came: float
     sum: wp.vec3  # x, y, horizontal distance
     first: wp.vec2
     last: wp.vec2
@@ -103,13 +114,14 @@ class Cluster:
 
 
 @wp.func
-def with_return(c: Cluster, at: wp.vec4, z: wp.vec4) -> Cluster:
-    """Return the cluster with one more return, of these `returns` and `heights`."""
+def with_return(c: Cluster, at: wp.vec4, came: float, z: wp.vec4) -> Cluster:
+    """Return the cluster with one more return, of these `returns`, `fresh` and `heights`."""
     point = wp.vec2(at[0], at[1])
     if c.count == 0.0:
         c.first = point
     c.last = point
     c.count = c.count + 1.0
+    c.came = c.came + came
     c.sum = c.sum + wp.vec3(at[0], at[1], at[2])
     if z[2] < OPEN and z[2] < z[0]:
         c.bottom = c.bottom + wp.vec2(0.5 * (z[0] + z[2]), 1.0)
@@ -139,7 +151,7 @@ def write_cluster(t: Tracker, i: int, n: int, c: Cluster) -> int:
     elif has_bottom:
         z = bottom + HALF_BOX_M
     t.clusters[i, n] = wp.vec4(c.sum[0] / c.count, c.sum[1] / c.count, width, flat)
-    t.uprights[i, n] = wp.vec2(z, wp.where(has_top or has_bottom, 1.0, 0.0))
+    t.uprights[i, n] = wp.vec3(z, wp.where(has_top or has_bottom, 1.0, 0.0), c.came / c.count)
     return n + 1
 
 
@@ -174,6 +186,6 @@ def find_clusters(t: Tracker, i: int, seen: Seen, pos: wp.vec3, yaw: float, now:
             if k - last > SKIPPED or apart > wp.max(JOIN_M, JOIN_PITCHES * t.pitch * at[2]):
                 n = write_cluster(t, i, n, c)
                 c = Cluster()
-            c = with_return(c, at, t.heights[i, h])
+            c = with_return(c, at, t.fresh[i, h], t.heights[i, h])
             last = k
     return write_cluster(t, i, n, c)

@@ -1,17 +1,36 @@
 """Memory of past hits in cells of 0.1 m, which tells static obstacles from moving ones.
 
-A cell that has been hit again and again for CONFIRM_S is static, and stays so. Others are forgotten after HOLD_S. Cells wrap
-around as in `planner.local_map`, but each stores its own number, so that no cell needs to be cleared when the drone moves.
+A stay is a time in which a cell is hit again and again. A cell that a ray passed through shortly before its stay was free:
+something came into it, a mover. Other cells are static when one of their neighbours has been hit for CONFIRM_S; cells
+that were free only after CONFIRM_LATE_S. A static cell stays so until rays pass through it. Cells wrap around as in
+`planner.local_map`, but each stores its own number, so that no cell needs to be cleared when the drone moves.
 """
 
 import warp as wp
 
-from fledge.tasks.navigation.planner.local_map import REACH_CELLS, LocalMap, draw_hit, roll, to_cell
+from fledge.tasks.navigation.planner.local_map import (
+    BAND_M,
+    CELL_M,
+    REACH_CELLS,
+    LocalMap,
+    bands_between,
+    draw_hit,
+    roll,
+    to_cell,
+)
 from fledge.tasks.navigation.tracking.structs import BESIDE_CELLS, Tracker
 
-STATIC_BIT = 0x10000  # above the 16 bits of the height bands
+STATIC, KNOWN, CAME = 0, 1, 2  # hits: on a static obstacle; not known to be static; in a cell that was free before
+BANDS_MASK = 0xFFFF
+CAME_BIT = 0x10000
+STATIC_BIT = 0x20000
+PASSED = 0x40000  # counts the rays that passed through the cell since its last hit, in the bits from here on
+FEW = 3  # neighbours of a free cell that may not be known to be free
+ERASE = 3  # such rays that erase a static cell
 NUMBER_OFFSET = 0x4000
+NEVER = -100000
 SLACK_M = 0.2  # hits this near to a moving obstacle's surface belong to it
+MARGIN_M = 0.35  # rays count as passing up to this far from their hit
 
 
 @wp.func
@@ -26,20 +45,35 @@ def place_in(t: Tracker, ix: int, iy: int) -> int:
 
 
 @wp.func
-def is_static(t: Tracker, i: int, ix: int, iy: int) -> bool:
-    """Return whether this cell of drone i has been confirmed as static."""
-    cell = t.grid[i, place_in(t, ix, iy)]
-    return cell[0] == number_of(ix, iy) and cell[3] >= STATIC_BIT
+def is_beside_static(t: Tracker, i: int, ix: int, iy: int, now: int) -> bool:
+    """Return whether a cell within BESIDE_CELLS is static, or has been hit for long enough to be."""
+    for a in range(t.beside):
+        for b in range(t.beside):
+            x = ix + a - BESIDE_CELLS
+            y = iy + b - BESIDE_CELLS
+            cell = t.grid[i, place_in(t, x, y)]
+            if cell[0] == number_of(x, y):
+                if (cell[3] & STATIC_BIT) > 0:
+                    return True
+                if (cell[3] & CAME_BIT) == 0 and now - cell[2] <= t.gap and now - cell[1] >= t.confirm:
+                    return True
+    return False
 
 
 @wp.func
-def is_beside_static(t: Tracker, i: int, ix: int, iy: int) -> bool:
-    """Return whether a static cell lies within BESIDE_CELLS of this one."""
+def was_free(t: Tracker, i: int, ix: int, iy: int, now: int) -> bool:
+    """Return whether rays recently passed through this cell and its neighbours, except for FEW.
+
+    Along a face of a column half of the neighbours are inside of it, at its corner a quarter.
+    """
+    if now - t.free[i, place_in(t, ix, iy)] > t.recent:
+        return False
+    others = int(0)
     for a in range(t.beside):
         for b in range(t.beside):
-            if is_static(t, i, ix + a - BESIDE_CELLS, iy + b - BESIDE_CELLS):
-                return True
-    return False
+            if now - t.free[i, place_in(t, ix + a - BESIDE_CELLS, iy + b - BESIDE_CELLS)] > t.recent:
+                others = others + 1
+    return others <= FEW
 
 
 @wp.func
@@ -58,25 +92,60 @@ def is_on_track(t: Tracker, i: int, x: float, y: float, ago_s: float) -> bool:
 
 
 @wp.func
-def stamp(t: Tracker, i: int, x: float, y: float, bands: wp.uint32, now: int) -> bool:
-    """Store a hit of drone i; return whether it lies on a static obstacle, or beside one."""
+def stamp(t: Tracker, i: int, x: float, y: float, bands: wp.uint32, now: int) -> int:
+    """Store a hit of drone i; return STATIC, KNOWN or CAME. Hits on obstacles that move are not stored."""
     ix = to_cell(x)
     iy = to_cell(y)
     at = place_in(t, ix, iy)
     cell = t.grid[i, at]
-    same = cell[0] == number_of(ix, iy)
-    static = same and cell[3] >= STATIC_BIT
-    if not static:
-        if is_on_track(t, i, x, y, 0.0):
-            return False
-        if not same or now - cell[2] > t.gap:
-            cell = wp.vec4i(number_of(ix, iy), now, now, 0)
-        static = now - cell[1] >= t.confirm
-    kept = cell[3] | int(bands)
-    if static:
-        kept = kept | STATIC_BIT
-    t.grid[i, at] = wp.vec4i(cell[0], cell[1], now, kept)
-    return static or is_beside_static(t, i, ix, iy)
+    bits = (cell[3] & (BANDS_MASK | CAME_BIT | STATIC_BIT)) | int(bands)
+    if cell[0] != number_of(ix, iy) or ((cell[3] & STATIC_BIT) == 0 and now - cell[2] > t.gap):
+        cell = wp.vec4i(number_of(ix, iy), now, now, 0)
+        bits = int(bands)
+        if was_free(t, i, ix, iy, now):
+            bits = bits | CAME_BIT
+    kind = int(STATIC)
+    if (bits & STATIC_BIT) == 0:
+        if (bits & CAME_BIT) > 0:
+            kind = CAME
+            if now - cell[1] >= t.confirm_late:
+                kind = STATIC
+        elif not is_beside_static(t, i, ix, iy, now):
+            kind = KNOWN
+        if kind != STATIC and is_on_track(t, i, x, y, 0.0):
+            return kind
+        if kind == STATIC:
+            bits = (bits | STATIC_BIT) & (BANDS_MASK | STATIC_BIT)
+    t.grid[i, at] = wp.vec4i(cell[0], cell[1], now, bits)
+    return kind
+
+
+@wp.func
+def pass_through(t: Tracker, i: int, pos: wp.vec3, dx: float, dy: float, flat: float, now: int):
+    """Mark the cells that all rays of an azimuth pass as free; `flat` is the horizontal distance of their nearest hit.
+
+    (dx, dy) is the horizontal unit vector of the azimuth. A static cell that reaches up to the drone's height is erased
+    after ERASE rays.
+    """
+    level = int(bands_between(pos[2], pos[2]))
+    steps = int((flat - MARGIN_M) / CELL_M)
+    before = int(-1)
+    for k in range(3, steps):
+        d = CELL_M * float(k)
+        ix = to_cell(pos[0] + d * dx)
+        iy = to_cell(pos[1] + d * dy)
+        at = place_in(t, ix, iy)
+        cell = t.grid[i, at]
+        if at != before and cell[0] == number_of(ix, iy) and cell[3] > 0:
+            if cell[2] < now and (cell[3] & level) > 0:
+                cell = wp.vec4i(cell[0], cell[1], cell[2], cell[3] + PASSED)
+                if cell[3] >= ERASE * PASSED:
+                    cell = wp.vec4i(0, 0, 0, 0)
+                t.grid[i, at] = cell
+        if cell[3] == 0 or cell[0] != number_of(ix, iy) or now - cell[2] > t.gap:
+            if cell[0] != number_of(ix, iy) or (cell[3] & STATIC_BIT) == 0:
+                t.free[i, at] = now
+        before = at
 
 
 @wp.func
@@ -87,22 +156,23 @@ def draw_memory(m: LocalMap, t: Tracker, i: int, pos: wp.vec3, memory: int):
     """
     ix = to_cell(pos[0])
     iy = to_cell(pos[1])
-    fresh_scan = t.scanned[i] == t.clock[i]
-    roll(m, i, ix, iy, int(fresh_scan))
-    if not fresh_scan:
+    is_new = t.scanned[i] == t.clock[i]
+    roll(m, i, ix, iy, int(is_new))
+    if not is_new:
         return
     reach = m.size / 2 - REACH_CELLS - 1
     now = t.scanned[i]
     for at in range(t.size * t.size):
         cell = t.grid[i, at]
-        recent = cell[3] > 0 and now - cell[2] <= t.hold
-        if recent or (memory == 1 and cell[3] >= STATIC_BIT):
+        static = (cell[3] & STATIC_BIT) > 0
+        recent = cell[3] > 0 and now - cell[2] <= t.hold and cell[3] < PASSED
+        if recent or (memory == 1 and static):
             cx = cell[0] / 0x8000 - NUMBER_OFFSET
             cy = cell[0] % 0x8000 - NUMBER_OFFSET
             if wp.abs(cx - ix) <= reach and wp.abs(cy - iy) <= reach:
-                drawn = cell[3] >= STATIC_BIT
-                if not drawn:
+                drawn = static
+                if not static:
                     ago = float(now - cell[2]) * t.decision_s
-                    drawn = not is_on_track(t, i, 0.1 * (float(cx) + 0.5), 0.1 * (float(cy) + 0.5), ago)
+                    drawn = not is_on_track(t, i, CELL_M * (float(cx) + 0.5), CELL_M * (float(cy) + 0.5), ago)
                 if drawn:
-                    draw_hit(m, i, cx, cy, wp.uint32(cell[3] & 0xFFFF))
+                    draw_hit(m, i, cx, cy, wp.uint32(cell[3] & BANDS_MASK))

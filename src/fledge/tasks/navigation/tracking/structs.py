@@ -21,7 +21,7 @@ TRACKS = 16
 BESIDE_CELLS = 2  # hits this near to a static cell belong to it
 CLUSTERS = 32
 MAP_RANGE_M = 5.4  # hits beyond this horizontal distance are ignored: 128 x 128 cells of 0.1 m, 256 KiB per drone
-SCRATCH = ("returns", "heights", "clusters", "uprights", "match", "taken")  # written before they are read
+SCRATCH = ("returns", "fresh", "heights", "clusters", "uprights", "match", "taken")  # written before they are read
 
 
 @wp.struct
@@ -39,23 +39,27 @@ class Tracker:
     decision_s: float
     late_s: float  # age of a scan when it arrives
     confirm: int  # decisions after which a cell that is hit again and again counts as static
+    confirm_late: int  # the same for a cell that was free before
     gap: int  # decisions without a hit after which such a stay begins anew
+    recent: int  # decisions for which a cell counts as free after a ray passed through it
     hold: int  # decisions for which a cell that is not static is kept
     clock: wp.array(dtype=wp.int32)  # [N] decisions since the episode began
     scanned: wp.array(dtype=wp.int32)  # [N] clock of the last new scan
     scan: wp.array2d(dtype=wp.float32)  # [N, B] the last new scan
     grid: wp.array2d(dtype=wp.vec4i)  # [N, size * size] cell number, first and last hit of its stay, height bands and flag
+    free: wp.array2d(dtype=wp.int32)  # [N, size * size] clock at which a ray last passed through the cell
     pos: wp.array2d(dtype=wp.vec3)  # [N, K] m, at the last scan
     vel: wp.array2d(dtype=wp.vec3)  # [N, K] m/s
     cov: wp.array2d(dtype=wp.vec3)  # [N, K] variance of position, covariance, variance of velocity; the same for x and y
     born: wp.array2d(dtype=wp.vec2)  # [N, K] m: first position
-    shape: wp.array2d(dtype=wp.vec2)  # [N, K] width in m, share of scans in which it looked like a box
+    shape: wp.array2d(dtype=wp.vec3)  # [N, K] width in m, share of scans that saw a box, share of hits in cells once free
     life: wp.array2d(dtype=wp.vec3i)  # [N, K] scans that saw it (0: no track), clock of the last one, 1 if it moves
     rows: wp.array2d(dtype=wp.float32)  # [N, 5 * 10] the observation `dynamic_obstacle`
     returns: wp.array2d(dtype=wp.vec4)  # [N, H] x, y, horizontal distance, number of hits
+    fresh: wp.array2d(dtype=wp.float32)  # [N, H] share of the return's hits that lie in cells that were free before
     heights: wp.array2d(dtype=wp.vec4)  # [N, H] lowest and highest hit; rays that passed below and above: OPEN if none
     clusters: wp.array2d(dtype=wp.vec4)  # [N, C] x, y, width, horizontal distance
-    uprights: wp.array2d(dtype=wp.vec2)  # [N, C] height of the centre, 1 if it looks like a box
+    uprights: wp.array2d(dtype=wp.vec3)  # [N, C] height of the centre, 1 if it looks like a box, share of `fresh`
     match: wp.array2d(dtype=wp.int32)  # [N, K] cluster of a track, or -1
     taken: wp.array2d(dtype=wp.int32)  # [N, C] 1 if the cluster has a track
 
@@ -64,7 +68,7 @@ def in_decisions(seconds: float, cfg: NavigationConfig) -> int:
     return max(1, round(seconds / (cfg.dt_s * cfg.decimation)))
 
 
-CONFIRM_S, GAP_S, HOLD_S = 1.2, 0.6, 0.3
+CONFIRM_S, CONFIRM_LATE_S, GAP_S, RECENT_S, HOLD_S = 0.6, 2.0, 0.7, 1.5, 0.3
 
 
 def tracker_shapes(cfg: NavigationConfig) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
@@ -76,17 +80,19 @@ def tracker_shapes(cfg: NavigationConfig) -> dict[str, tuple[torch.dtype, tuple[
         "scanned": (i32, ()),
         "scan": (f32, (LIDAR.size(cfg) if on else 0,)),
         "grid": (i32, (cells, 4)),
+        "free": (i32, (cells,)),
         "pos": (f32, (k, 3)),
         "vel": (f32, (k, 3)),
         "cov": (f32, (k, 3)),
         "born": (f32, (k, 2)),
-        "shape": (f32, (k, 2)),
+        "shape": (f32, (k, 3)),
         "life": (i32, (k, 3)),
         "rows": (f32, (DYNAMIC_OBSTACLE.size(cfg) if on else 0,)),
         "returns": (f32, (h, 4)),
+        "fresh": (f32, (h,)),
         "heights": (f32, (h, 4)),
         "clusters": (f32, (c, 4)),
-        "uprights": (f32, (c, 2)),
+        "uprights": (f32, (c, 3)),
         "match": (i32, (k,)),
         "taken": (i32, (c,)),
     }
@@ -109,5 +115,6 @@ def bind_tracker(cfg: NavigationConfig, tensors: Mapping[str, torch.Tensor]) -> 
     t.wraps, t.pitch = int(cfg.lidar_view_deg == 360), math.radians(bin_deg(cfg)[0])
     t.decision_s, t.late_s = cfg.dt_s * cfg.decimation, late
     t.tracks, t.beside = TRACKS, 2 * BESIDE_CELLS + 1
-    t.confirm, t.gap, t.hold = (in_decisions(s, cfg) for s in (CONFIRM_S, GAP_S, HOLD_S))
+    t.confirm, t.confirm_late = in_decisions(CONFIRM_S, cfg), in_decisions(CONFIRM_LATE_S, cfg)
+    t.gap, t.recent, t.hold = (in_decisions(s, cfg) for s in (GAP_S, RECENT_S, HOLD_S))
     return t

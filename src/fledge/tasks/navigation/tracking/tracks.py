@@ -12,11 +12,13 @@ FIRST_SPEED = 0.7  # m/s: standard deviation of an unknown velocity
 PUSH = 0.42  # distance of a mover's centre behind its visible surface, as a share of its width
 NARROWEST_M, WIDEST_M = 0.25, 1.1
 GROW, SHRINK = 0.4, 0.1  # share by which a new measurement changes the width
-UPRIGHT = 0.5  # share of the horizontal filter's gains that applies to heights
+UPRIGHT, UPRIGHT_SPEED = 0.5, 0.2  # shares of the horizontal filter's gains that apply to heights and vertical speeds
 BOX_SHARE = 0.3  # share by which a new scan changes the evidence for a box
-SCANS = 4  # scans that must have seen a mover
-SPEED, REST_SPEED, FASTEST = 0.35, 0.15, 3.0  # m/s
-MOVED_M = 0.25  # distance from its first position
+CAME_SHARE = 0.3  # and the evidence that it came into free cells
+REST_SPEED, FASTEST = 0.2, 2.2  # m/s
+# A track moves if it was seen in so many scans, is faster than this (m/s) and this far from its first position (m) ...
+SCANS, SPEED, MOVED_M, CAME = 3, 0.3, 0.15, 0.4  # ... if at least this share of it came into free cells
+SCANS_ELSE, SPEED_ELSE, MOVED_ELSE_M = 10, 0.5, 1.0  # ... or else, such as if it moves away
 COAST_S, WAIT_S = 0.8, 0.3  # time for which an unseen track lives, if it moves, or not
 
 
@@ -84,7 +86,8 @@ def update(t: Tracker, i: int, k: int, c: int, own: wp.vec3, now: int):
     shape = t.shape[i, k]
     rate = wp.where(cluster[2] > shape[0], GROW, SHRINK)
     width = shape[0] + rate * (cluster[2] - shape[0])
-    t.shape[i, k] = wp.vec2(width, shape[1] + BOX_SHARE * (upright[1] - shape[1]))
+    box = shape[1] + BOX_SHARE * (upright[1] - shape[1])
+    t.shape[i, k] = wp.vec3(width, box, shape[2] + CAME_SHARE * (upright[2] - shape[2]))
     p = t.cov[i, k]
     sigma = sigma_at(t, cluster[3])
     s = p[0] + sigma * sigma
@@ -95,9 +98,9 @@ def update(t: Tracker, i: int, k: int, c: int, own: wp.vec3, now: int):
     vel = t.vel[i, k]
     dx = at[0] - pos[0]
     dy = at[1] - pos[1]
-    dz = wp.where(upright[1] > 0.0, UPRIGHT * (upright[0] - pos[2]), 0.0)
-    t.pos[i, k] = pos + g * wp.vec3(dx, dy, dz)
-    t.vel[i, k] = vel + h * wp.vec3(dx, dy, dz)
+    dz = wp.where(upright[1] > 0.0, upright[0] - pos[2], 0.0)
+    t.pos[i, k] = pos + g * wp.vec3(dx, dy, UPRIGHT * dz)
+    t.vel[i, k] = vel + h * wp.vec3(dx, dy, UPRIGHT_SPEED * dz)
     t.cov[i, k] = wp.vec3((1.0 - g) * p[0], (1.0 - g) * p[1], p[2] - h * p[1])
     life = t.life[i, k]
     t.life[i, k] = wp.vec3i(life[0] + 1, now, moves(t, i, k, life[0] + 1, life[2]))
@@ -114,7 +117,9 @@ def moves(t: Tracker, i: int, k: int, scans: int, before: int) -> int:
         return 1
     pos = t.pos[i, k]
     away = wp.length(wp.vec2(pos[0], pos[1]) - t.born[i, k])
-    return wp.where(scans >= SCANS and speed > SPEED and away > MOVED_M, 1, 0)
+    if t.shape[i, k][2] >= CAME and scans >= SCANS and speed > SPEED and away > MOVED_M:
+        return 1
+    return wp.where(scans >= SCANS_ELSE and speed > SPEED_ELSE and away > MOVED_ELSE_M, 1, 0)
 
 
 @wp.func
@@ -128,7 +133,7 @@ def begin(t: Tracker, i: int, k: int, c: int, own: wp.vec3, now: int):
     t.vel[i, k] = wp.vec3()
     t.cov[i, k] = wp.vec3(sigma * sigma, 0.0, FIRST_SPEED * FIRST_SPEED)
     t.born[i, k] = at
-    t.shape[i, k] = wp.vec2(cluster[2], upright[1])
+    t.shape[i, k] = wp.vec3(cluster[2], upright[1], upright[2])
     t.life[i, k] = wp.vec3i(1, now, 0)
 
 
