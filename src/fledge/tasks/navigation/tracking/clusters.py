@@ -8,7 +8,7 @@ import warp as wp
 
 from fledge.tasks.navigation.planner.local_map import GROUND_M, INSIDE_M, bands_between
 from fledge.tasks.navigation.planner.readings import Seen, sensor_turn
-from fledge.tasks.navigation.tracking.memory import CAME, STATIC, pass_through, stamp
+from fledge.tasks.navigation.tracking.memory import CAME, STATIC, free_cells, stamp
 from fledge.tasks.navigation.tracking.structs import CLUSTERS, Tracker
 
 DEPTH_M = 0.35  # hits of an azimuth within this distance belong to one surface
@@ -62,7 +62,7 @@ def read_azimuth(t: Tracker, i: int, seen: Seen, turn: wp.quat, pos: wp.vec3, h:
                 y = pos[1] + hit[1]
                 bands = bands_between(wp.where(seen.standing == 1, 0.0, z), z)
                 first_hit = wp.min(first_hit, flat)
-                kind = stamp(t, i, x, y, bands, now)
+                kind = stamp(t, i, x, y, z, bands, now)
                 if kind != STATIC and flat < nearest + DEPTH_M:
                     if flat < nearest - DEPTH_M:
                         came = float(0.0)
@@ -84,7 +84,9 @@ def read_azimuth(t: Tracker, i: int, seen: Seen, turn: wp.quat, pos: wp.vec3, h:
                         low = z
     level = wp.quat_rotate(turn, seen.rays[h * t.elevations + t.elevations / 2])
     length = wp.sqrt(level[0] * level[0] + level[1] * level[1])
-    pass_through(t, i, pos, level[0] / length, level[1] / length, first_hit, now)
+    lowest = wp.quat_rotate(turn, seen.rays[h * t.elevations])
+    slope = lowest[2] / wp.max(wp.sqrt(lowest[0] * lowest[0] + lowest[1] * lowest[1]), 1.0e-3)
+    t.open[i, h] = wp.vec4(level[0] / length, level[1] / length, first_hit, slope)
     t.returns[i, h] = wp.vec4(sum_x, sum_y, sum_flat, 0.0)
     if count == 0.0:
         return
@@ -174,6 +176,7 @@ def find_clusters(t: Tracker, i: int, seen: Seen, pos: wp.vec3, yaw: float, now:
     turn = sensor_turn(seen, i, yaw)
     for h in range(t.azimuths):
         read_azimuth(t, i, seen, turn, pos, h, now)
+    free_cells(t, i, pos, now)
     start = first_azimuth(t, i)
     n = int(0)
     c = Cluster()

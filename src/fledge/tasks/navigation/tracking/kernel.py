@@ -22,7 +22,6 @@ from fledge.tasks.navigation.planner.readings import (
 )
 from fledge.tasks.navigation.sensing.observations import NEAREST
 from fledge.tasks.navigation.tracking.clusters import find_clusters
-from fledge.tasks.navigation.tracking.memory import NEVER
 from fledge.tasks.navigation.tracking.structs import Tracker
 from fledge.tasks.navigation.tracking.tracks import NARROWEST_M, WIDEST_M, predict, update_tracks
 
@@ -34,7 +33,7 @@ def forget(t: Tracker, i: int):
     """Clear memory and tracks of drone i."""
     for n in range(t.grid.shape[1]):
         t.grid[i, n] = wp.vec4i(0, 0, 0, 0)
-        t.free[i, n] = NEVER
+        t.free[i, n] = wp.vec2i(0, 0)
     for k in range(t.tracks):
         t.life[i, k] = wp.vec3i(0, 0, 0)
 

@@ -10,6 +10,7 @@ import warp as wp
 
 from fledge.tasks.navigation.planner.local_map import (
     BAND_M,
+    BANDS,
     CELL_M,
     REACH_CELLS,
     LocalMap,
@@ -28,9 +29,9 @@ PASSED = 0x40000  # counts the rays that passed through the cell since its last 
 FEW = 3  # neighbours of a free cell that may not be known to be free
 ERASE = 3  # such rays that erase a static cell
 NUMBER_OFFSET = 0x4000
-NEVER = -100000
 SLACK_M = 0.2  # hits this near to a moving obstacle's surface belong to it
-MARGIN_M = 0.35  # rays count as passing up to this far from their hit
+MARGIN_M = 0.3  # rays count as passing up to this far from their hit
+NEAR_CELLS = 3  # cells around the drone that are not marked
 
 
 @wp.func
@@ -61,17 +62,24 @@ def is_beside_static(t: Tracker, i: int, ix: int, iy: int, now: int) -> bool:
 
 
 @wp.func
-def was_free(t: Tracker, i: int, ix: int, iy: int, now: int) -> bool:
-    """Return whether rays recently passed through this cell and its neighbours, except for FEW.
+def is_free(t: Tracker, i: int, ix: int, iy: int, band: int, now: int) -> bool:
+    """Return whether rays recently passed through a cell at a height band."""
+    free = t.free[i, place_in(t, ix, iy)]
+    return free[0] == number_of(ix, iy) and now - free[1] / BANDS <= t.recent and free[1] % BANDS <= band
+
+
+@wp.func
+def was_free(t: Tracker, i: int, ix: int, iy: int, band: int, now: int) -> bool:
+    """Return whether rays recently passed through this cell and its neighbours, except for FEW, at a height band.
 
     Along a face of a column half of the neighbours are inside of it, at its corner a quarter.
     """
-    if now - t.free[i, place_in(t, ix, iy)] > t.recent:
+    if not is_free(t, i, ix, iy, band, now):
         return False
     others = int(0)
     for a in range(t.beside):
         for b in range(t.beside):
-            if now - t.free[i, place_in(t, ix + a - BESIDE_CELLS, iy + b - BESIDE_CELLS)] > t.recent:
+            if not is_free(t, i, ix + a - BESIDE_CELLS, iy + b - BESIDE_CELLS, band, now):
                 others = others + 1
     return others <= FEW
 
@@ -92,7 +100,7 @@ def is_on_track(t: Tracker, i: int, x: float, y: float, ago_s: float) -> bool:
 
 
 @wp.func
-def stamp(t: Tracker, i: int, x: float, y: float, bands: wp.uint32, now: int) -> int:
+def stamp(t: Tracker, i: int, x: float, y: float, z: float, bands: wp.uint32, now: int) -> int:
     """Store a hit of drone i; return STATIC, KNOWN or CAME. Hits on obstacles that move are not stored."""
     ix = to_cell(x)
     iy = to_cell(y)
@@ -102,18 +110,19 @@ def stamp(t: Tracker, i: int, x: float, y: float, bands: wp.uint32, now: int) ->
     if cell[0] != number_of(ix, iy) or ((cell[3] & STATIC_BIT) == 0 and now - cell[2] > t.gap):
         cell = wp.vec4i(number_of(ix, iy), now, now, 0)
         bits = int(bands)
-        if was_free(t, i, ix, iy, now):
+        if was_free(t, i, ix, iy, int(z / BAND_M), now):
             bits = bits | CAME_BIT
+    if now - cell[1] < t.overrule and is_on_track(t, i, x, y, 0.0):
+        if cell[0] == t.grid[i, at][0]:
+            t.grid[i, at] = wp.vec4i(0, 0, 0, 0)
+        return CAME
     kind = int(STATIC)
     if (bits & STATIC_BIT) == 0:
         if (bits & CAME_BIT) > 0:
-            kind = CAME
-            if now - cell[1] >= t.confirm_late:
-                kind = STATIC
+            if now - cell[1] < t.confirm_late:
+                kind = CAME
         elif not is_beside_static(t, i, ix, iy, now):
             kind = KNOWN
-        if kind != STATIC and is_on_track(t, i, x, y, 0.0):
-            return kind
         if kind == STATIC:
             bits = (bits | STATIC_BIT) & (BANDS_MASK | STATIC_BIT)
     t.grid[i, at] = wp.vec4i(cell[0], cell[1], now, bits)
@@ -121,31 +130,41 @@ def stamp(t: Tracker, i: int, x: float, y: float, bands: wp.uint32, now: int) ->
 
 
 @wp.func
-def pass_through(t: Tracker, i: int, pos: wp.vec3, dx: float, dy: float, flat: float, now: int):
-    """Mark the cells that all rays of an azimuth pass as free; `flat` is the horizontal distance of their nearest hit.
+def free_cell(t: Tracker, i: int, x: float, y: float, low: int, level: int, now: int):
+    """Mark the cell at a point as free from height band `low` on, unless it has hits; erase them after ERASE rays.
 
-    (dx, dy) is the horizontal unit vector of the azimuth. A static cell that reaches up to the drone's height is erased
-    after ERASE rays.
+    A cell with hits is erased only if it reaches up to the drone's height: `level` is that height's band.
     """
+    ix = to_cell(x)
+    iy = to_cell(y)
+    at = place_in(t, ix, iy)
+    cell = t.grid[i, at]
+    if cell[0] != number_of(ix, iy):
+        t.free[i, at] = wp.vec2i(number_of(ix, iy), BANDS * now + low)
+    elif cell[2] < now and (cell[3] & level) > 0:
+        cell = wp.vec4i(cell[0], cell[1], cell[2], cell[3] + PASSED)
+        if cell[3] >= ERASE * PASSED:
+            cell = wp.vec4i(0, 0, 0, 0)
+        t.grid[i, at] = cell
+
+
+@wp.func
+def free_cells(t: Tracker, i: int, pos: wp.vec3, now: int):
+    """Mark the cells of drone i that lie between neighbouring azimuths, before the nearest hit of both, as free."""
     level = int(bands_between(pos[2], pos[2]))
-    steps = int((flat - MARGIN_M) / CELL_M)
-    before = int(-1)
-    for k in range(3, steps):
-        d = CELL_M * float(k)
-        ix = to_cell(pos[0] + d * dx)
-        iy = to_cell(pos[1] + d * dy)
-        at = place_in(t, ix, iy)
-        cell = t.grid[i, at]
-        if at != before and cell[0] == number_of(ix, iy) and cell[3] > 0:
-            if cell[2] < now and (cell[3] & level) > 0:
-                cell = wp.vec4i(cell[0], cell[1], cell[2], cell[3] + PASSED)
-                if cell[3] >= ERASE * PASSED:
-                    cell = wp.vec4i(0, 0, 0, 0)
-                t.grid[i, at] = cell
-        if cell[3] == 0 or cell[0] != number_of(ix, iy) or now - cell[2] > t.gap:
-            if cell[0] != number_of(ix, iy) or (cell[3] & STATIC_BIT) == 0:
-                t.free[i, at] = now
-        before = at
+    for h in range(t.azimuths - 1 + t.wraps):
+        a = t.open[i, h]
+        b = t.open[i, (h + 1) % t.azimuths]
+        steps = int((wp.min(a[2], b[2]) - MARGIN_M) / CELL_M)
+        for k in range(NEAR_CELLS, steps):
+            d = CELL_M * float(k)
+            parts = int(t.pitch * float(k)) + 1
+            low = wp.clamp(int(wp.floor((pos[2] + d * wp.max(a[3], b[3])) / BAND_M)) + 1, 0, BANDS - 1)
+            for n in range(parts):
+                s = float(n) / float(parts)
+                x = pos[0] + d * (a[0] + s * (b[0] - a[0]))
+                y = pos[1] + d * (a[1] + s * (b[1] - a[1]))
+                free_cell(t, i, x, y, low, level, now)
 
 
 @wp.func

@@ -21,7 +21,7 @@ TRACKS = 16
 BESIDE_CELLS = 2  # hits this near to a static cell belong to it
 CLUSTERS = 32
 MAP_RANGE_M = 5.4  # hits beyond this horizontal distance are ignored: 128 x 128 cells of 0.1 m, 256 KiB per drone
-SCRATCH = ("returns", "fresh", "heights", "clusters", "uprights", "match", "taken")  # written before they are read
+SCRATCH = ("returns", "open", "fresh", "heights", "clusters", "uprights", "match", "taken")  # written before they are read
 
 
 @wp.struct
@@ -43,11 +43,12 @@ class Tracker:
     gap: int  # decisions without a hit after which such a stay begins anew
     recent: int  # decisions for which a cell counts as free after a ray passed through it
     hold: int  # decisions for which a cell that is not static is kept
+    overrule: int  # decisions for which a hit on an obstacle that moves makes a cell no longer static
     clock: wp.array(dtype=wp.int32)  # [N] decisions since the episode began
     scanned: wp.array(dtype=wp.int32)  # [N] clock of the last new scan
     scan: wp.array2d(dtype=wp.float32)  # [N, B] the last new scan
     grid: wp.array2d(dtype=wp.vec4i)  # [N, size * size] cell number, first and last hit of its stay, height bands and flag
-    free: wp.array2d(dtype=wp.int32)  # [N, size * size] clock at which a ray last passed through the cell
+    free: wp.array2d(dtype=wp.vec2i)  # [N, size * size] cell number, clock at which rays passed * 16 + lowest height band
     pos: wp.array2d(dtype=wp.vec3)  # [N, K] m, at the last scan
     vel: wp.array2d(dtype=wp.vec3)  # [N, K] m/s
     cov: wp.array2d(dtype=wp.vec3)  # [N, K] variance of position, covariance, variance of velocity; the same for x and y
@@ -56,6 +57,7 @@ class Tracker:
     life: wp.array2d(dtype=wp.vec3i)  # [N, K] scans that saw it (0: no track), clock of the last one, 1 if it moves
     rows: wp.array2d(dtype=wp.float32)  # [N, 5 * 10] the observation `dynamic_obstacle`
     returns: wp.array2d(dtype=wp.vec4)  # [N, H] x, y, horizontal distance, number of hits
+    open: wp.array2d(dtype=wp.vec4)  # [N, H] horizontal unit vector, distance of the nearest hit, slope of the lowest ray
     fresh: wp.array2d(dtype=wp.float32)  # [N, H] share of the return's hits that lie in cells that were free before
     heights: wp.array2d(dtype=wp.vec4)  # [N, H] lowest and highest hit; rays that passed below and above: OPEN if none
     clusters: wp.array2d(dtype=wp.vec4)  # [N, C] x, y, width, horizontal distance
@@ -68,7 +70,7 @@ def in_decisions(seconds: float, cfg: NavigationConfig) -> int:
     return max(1, round(seconds / (cfg.dt_s * cfg.decimation)))
 
 
-CONFIRM_S, CONFIRM_LATE_S, GAP_S, RECENT_S, HOLD_S = 0.6, 2.0, 0.7, 1.5, 0.3
+CONFIRM_S, CONFIRM_LATE_S, GAP_S, RECENT_S, HOLD_S, OVERRULE_S = 0.8, 2.0, 0.7, 1.5, 0.3, 3.0
 
 
 def tracker_shapes(cfg: NavigationConfig) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
@@ -80,7 +82,7 @@ def tracker_shapes(cfg: NavigationConfig) -> dict[str, tuple[torch.dtype, tuple[
         "scanned": (i32, ()),
         "scan": (f32, (LIDAR.size(cfg) if on else 0,)),
         "grid": (i32, (cells, 4)),
-        "free": (i32, (cells,)),
+        "free": (i32, (cells, 2)),
         "pos": (f32, (k, 3)),
         "vel": (f32, (k, 3)),
         "cov": (f32, (k, 3)),
@@ -89,6 +91,7 @@ def tracker_shapes(cfg: NavigationConfig) -> dict[str, tuple[torch.dtype, tuple[
         "life": (i32, (k, 3)),
         "rows": (f32, (DYNAMIC_OBSTACLE.size(cfg) if on else 0,)),
         "returns": (f32, (h, 4)),
+        "open": (f32, (h, 4)),
         "fresh": (f32, (h,)),
         "heights": (f32, (h, 4)),
         "clusters": (f32, (c, 4)),
@@ -116,5 +119,5 @@ def bind_tracker(cfg: NavigationConfig, tensors: Mapping[str, torch.Tensor]) -> 
     t.decision_s, t.late_s = cfg.dt_s * cfg.decimation, late
     t.tracks, t.beside = TRACKS, 2 * BESIDE_CELLS + 1
     t.confirm, t.confirm_late = in_decisions(CONFIRM_S, cfg), in_decisions(CONFIRM_LATE_S, cfg)
-    t.gap, t.recent, t.hold = (in_decisions(s, cfg) for s in (GAP_S, RECENT_S, HOLD_S))
+    t.gap, t.recent, t.hold, t.overrule = (in_decisions(s, cfg) for s in (GAP_S, RECENT_S, HOLD_S, OVERRULE_S))
     return t
