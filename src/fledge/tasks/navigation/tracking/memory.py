@@ -26,11 +26,10 @@ BANDS_MASK = 0xFFFF
 CAME_BIT = 0x10000
 STATIC_BIT = 0x20000
 PASSED = 0x40000  # counts the rays that passed through the cell since its last hit, in the bits from here on
-FEW = 3  # neighbours of a free cell that may not be known to be free
 ERASE = 3  # such rays that erase a static cell
 NUMBER_OFFSET = 0x4000
 SLACK_M = 0.2  # hits this near to a moving obstacle's surface belong to it
-MARGIN_M = 0.3  # rays count as passing up to this far from their hit
+MARGIN_M = 0.15  # rays count as passing up to this far from their hit
 NEAR_CELLS = 3  # cells around the drone that are not marked
 
 
@@ -70,18 +69,14 @@ def is_free(t: Tracker, i: int, ix: int, iy: int, band: int, now: int) -> bool:
 
 @wp.func
 def was_free(t: Tracker, i: int, ix: int, iy: int, band: int, now: int) -> bool:
-    """Return whether rays recently passed through this cell and its neighbours, except for FEW, at a height band.
+    """Return whether rays recently passed through this cell and its eight neighbours, at a height band.
 
-    Along a face of a column half of the neighbours are inside of it, at its corner a quarter.
+    A cell on the surface of a column has a neighbour inside of it.
     """
-    if not is_free(t, i, ix, iy, band, now):
-        return False
-    others = int(0)
-    for a in range(t.beside):
-        for b in range(t.beside):
-            if not is_free(t, i, ix + a - BESIDE_CELLS, iy + b - BESIDE_CELLS, band, now):
-                others = others + 1
-    return others <= FEW
+    for n in range(t.around):
+        if not is_free(t, i, ix + n / 3 - 1, iy + n % 3 - 1, band, now):
+            return False
+    return True
 
 
 @wp.func

@@ -29,7 +29,8 @@ class Tracker:
     """Settings, memory and tracks of N drones. In shapes: B rays, H azimuths, K tracks, C clusters."""
 
     tracks: int  # K; loops over a constant would be unrolled, which takes minutes to compile
-    beside: int  # cells along a side of the neighbourhood of a hit
+    beside: int  # cells along a side of the neighbourhood in which a hit is beside a static cell
+    around: int  # 9: a cell and its neighbours
     on: int  # 0: there is no tracker, and all arrays are empty
     size: int  # cells along a side of `grid`, a power of two
     azimuths: int
@@ -70,7 +71,7 @@ def in_decisions(seconds: float, cfg: NavigationConfig) -> int:
     return max(1, round(seconds / (cfg.dt_s * cfg.decimation)))
 
 
-CONFIRM_S, CONFIRM_LATE_S, GAP_S, RECENT_S, HOLD_S, OVERRULE_S = 0.8, 2.0, 0.7, 1.5, 0.3, 3.0
+CONFIRM_S, CONFIRM_LATE_S, GAP_S, RECENT_S, HOLD_S, OVERRULE_S = 1.0, 2.0, 0.7, 1.5, 0.3, 3.0
 
 
 def tracker_shapes(cfg: NavigationConfig) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
@@ -117,7 +118,7 @@ def bind_tracker(cfg: NavigationConfig, tensors: Mapping[str, torch.Tensor]) -> 
     t.on, t.size, t.azimuths, t.elevations = int(cfg.tracks_movers), window_cells(MAP_RANGE_M), cfg.lidar_azimuths, cfg.num_elevations
     t.wraps, t.pitch = int(cfg.lidar_view_deg == 360), math.radians(bin_deg(cfg)[0])
     t.decision_s, t.late_s = cfg.dt_s * cfg.decimation, late
-    t.tracks, t.beside = TRACKS, 2 * BESIDE_CELLS + 1
+    t.tracks, t.beside, t.around = TRACKS, 2 * BESIDE_CELLS + 1, 9
     t.confirm, t.confirm_late = in_decisions(CONFIRM_S, cfg), in_decisions(CONFIRM_LATE_S, cfg)
     t.gap, t.recent, t.hold, t.overrule = (in_decisions(s, cfg) for s in (GAP_S, RECENT_S, HOLD_S, OVERRULE_S))
     return t

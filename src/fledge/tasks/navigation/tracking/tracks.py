@@ -15,10 +15,10 @@ GROW, SHRINK = 0.4, 0.1  # share by which a new measurement changes the width
 UPRIGHT, UPRIGHT_SPEED = 0.5, 0.2  # shares of the horizontal filter's gains that apply to heights and vertical speeds
 BOX_SHARE = 0.3  # share by which a new scan changes the evidence for a box
 CAME_SHARE = 0.3  # and the evidence that it came into free cells
-REST_SPEED, FASTEST = 0.2, 2.2  # m/s
+REST_SPEED, FASTEST = 0.2, 2.0  # m/s
 # A track moves if it was seen in so many scans, is faster than this (m/s) and this far from its first position (m) ...
-SCANS, SPEED, MOVED_M, CAME = 3, 0.3, 0.15, 0.4  # ... if at least this share of it came into free cells
-SCANS_ELSE, SPEED_ELSE, MOVED_ELSE_M = 10, 0.5, 1.0  # ... or else, such as if it moves away
+SCANS, SPEED, MOVED_M, CAME = 3, 0.3, 0.2, 0.08  # ... if at least this share of it came into free cells
+SCANS_ELSE, SPEED_ELSE, MOVED_ELSE_M = 12, 0.5, 1.3  # ... or else, such as if it moves away
 COAST_S, WAIT_S = 0.8, 0.3  # time for which an unseen track lives, if it moves, or not
 
 
