@@ -5,9 +5,9 @@ import warp as wp
 from fledge.tasks.navigation.tracking.structs import Tracker
 
 GATE_M = 0.5  # largest distance between a track's prediction and its cluster
-JERKINESS = 0.7  # m²/s³: spectral density of the accelerations of movers
-RANGE_SIGMA_M = 0.04  # standard deviation of a cluster's position, plus a share of the spacing of rays at its distance
-PITCH_SIGMA = 0.3
+JERKINESS = 1.5  # m²/s³: spectral density of the accelerations of movers
+RANGE_SIGMA_M = 0.03  # standard deviation of a cluster's position, plus a share of the spacing of rays at its distance
+PITCH_SIGMA = 0.25
 FIRST_SPEED = 0.7  # m/s: standard deviation of an unknown velocity
 PUSH = 0.42  # distance of a mover's centre behind its visible surface, as a share of its width
 NARROWEST_M, WIDEST_M = 0.25, 1.1
