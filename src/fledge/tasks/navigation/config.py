@@ -167,6 +167,11 @@ class NavigationConfig(SensorConfig):
     def validate(self) -> None:
         """Raise ConfigError for settings that contradict each other."""
         self.validate_sensor()
+        if self.tracks_movers and not self.lidar_sees_movers:
+            raise ConfigError(
+                "env.movers_from=lidar needs env.lidar_sees_movers=true: set it, choose a sensor that sees movers such as "
+                "sensor=mid360, or set env.movers_from=detector."
+            )
         if self.world and self.fresh_maps:
             raise ConfigError("env.world has a fixed set of worlds, without env.fresh_maps: set env.fresh_maps=false.")
         if self.world and self.collision is Collision.beams:

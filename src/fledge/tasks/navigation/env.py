@@ -32,6 +32,8 @@ from fledge.tasks.navigation.sensing import observe as sense
 from fledge.tasks.navigation.sensing.observations import OBSERVATIONS, POSE
 from fledge.tasks.navigation.sensing.rays import azimuths_deg, bin_deg, directions, elevations_deg
 from fledge.tasks.navigation.sensing.scan_rays import scan_rays
+from fledge.tasks.navigation.tracking.structs import tracker_bytes
+from fledge.tasks.navigation.tracking.tracker import MoverTracker
 
 NOMINAL = {"tuning": torch.tensor([1.0, 1.0, 1.0, ROTOR_FILTER])}  # of states that are not 0 without randomisation
 BODY_ELEVATIONS_DEG = (-10.0, 0.0, 10.0, 20.0)  # of the beams that detect collisions with columns
@@ -88,7 +90,9 @@ class NavigationEnv(WarpEnv):
         self._action = torch.zeros((n, action_width), device=self.device)
         self.reward_terms = torch.zeros((n, len(TERMS)), device=self.device)
         """Terms of the last step's reward, in the order of `rewards.TERMS`; 0 for terms that the chosen reward kind lacks."""
-        self.plan = ObservedPlan(cfg, self._action, self.state["step"]) if cfg.plan else None
+        self.tracker = MoverTracker(cfg, self.state["step"]) if cfg.tracks_movers else None
+        self.plan = ObservedPlan(cfg, self._action, self.state["step"], self.tracker) if cfg.plan else None
+        self._pose = torch.zeros((n, POSE.width if cfg.plan or cfg.tracks_movers else 0), device=self.device)
         self.faults: Any = None
         self.fault_state: dict[str, torch.Tensor] = {}
         crowd = self.bank.crowd_calls()
@@ -171,7 +175,8 @@ class NavigationEnv(WarpEnv):
             return [Call(episode.observe, [only_ended, p, maps, beams, drones, result, obs]), *perceive(only_ended)]
 
         def plan(which: int) -> list[Call]:
-            return [self.plan.call(which, result, views, views["plan"])] if self.plan else []
+            track = [self.tracker.call(which, result, views)] if self.tracker else []
+            return [*track, *([self.plan.call(which, result, views, views["plan"])] if self.plan else [])]
 
         fly = Call(flight.fly, [p, maps, beams, wp.from_torch(self._action), drones])
         conclude = Call(episode.conclude, [p, maps, beams, drones, result, obs])
@@ -199,9 +204,10 @@ class NavigationEnv(WarpEnv):
         return {"drones": drones, "maps": self.bank.state_dict()}
 
     def _other_state(self) -> dict[str, torch.Tensor]:
-        """Return the state of the plan and of the faults."""
+        """Return the state of the plan, of the faults and of the tracker."""
+        tracker = {} if self.tracker is None else {f"tracker_{k}": v for k, v in self.tracker.state.items()}
         plan = {} if self.plan is None else {f"plan_{k}": v for k, v in self.plan.state.items()}
-        return plan | {f"fault_{k}": v for k, v in self.fault_state.items()}
+        return plan | tracker | {f"fault_{k}": v for k, v in self.fault_state.items()}
 
     def load_parts(self, state: Mapping[str, Any]) -> None:
         saved = dict(state["drones"])
@@ -219,7 +225,7 @@ class NavigationEnv(WarpEnv):
 
     def state_bytes(self) -> int:
         faults = faults_bytes(self.cfg) if self.cfg.perception.active else 0
-        return super().state_bytes() + faults + (plan_bytes(self.cfg) if self.cfg.plan else 0)
+        return super().state_bytes() + faults + tracker_bytes(self.cfg) + (plan_bytes(self.cfg) if self.cfg.plan else 0)
 
     @classmethod
     def from_identity(cls, cfg: NavigationConfig, state: Mapping[str, Any]) -> NavigationEnv:
@@ -247,8 +253,7 @@ class NavigationEnv(WarpEnv):
         """Return every observation flattened to two axes, [N, numbers per drone]; [N, 0] if it is disabled."""
         n = self.num_envs
         views = {o.name: torch.zeros((n, 0), dtype=getattr(torch, o.dtype), device=self.device) for o in OBSERVATIONS}
-        if self.plan:
-            views[POSE.name] = self.plan.pose
+        views[POSE.name] = self._pose  # if `pose` is not observed
         return {**views, **{name: tensors[("obs", name)].view(n, -1) for name in self.declared()}}
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 import warp as wp
@@ -33,7 +33,7 @@ class Buffers:
         own: Further buffers by name, each as (dtype, shape for one drone).
     """
 
-    remembered: ClassVar[tuple[str, ...]] = ("fresh",)
+    remembered: tuple[str, ...] = ("fresh",)
 
     def __init__(
         self,
@@ -56,10 +56,10 @@ class Buffers:
         self.tensors = {name: torch.zeros((count, *s), dtype=d, device=device) for name, (d, s) in shapes.items()}
         self.tensors["fresh"].fill_(True)
 
-    def record(self, kernel: Any, *args: Any) -> None:
-        """Prepare the launch of a kernel with these arguments, followed by `wanted` and `command`."""
+    def record(self, kernel: Any, *args: Any, before: Sequence[Call] = ()) -> None:
+        """Prepare the launch of a kernel with these arguments, followed by `wanted` and `command`; `before` runs first."""
         vectors = [wp.from_torch(self.tensors[name], dtype=wp.vec3) for name in ("wanted", "command")]
-        self.program: Program = self.launcher.record([Call(kernel, [*args, *vectors])], self.count)
+        self.program: Program = self.launcher.record([*before, Call(kernel, [*args, *vectors])], self.count)
 
     def run(self, obs: Obs, wanted: Tensor | None) -> Tensor:
         """Return commands [N, 3] for a batch of observations, in a buffer that the next call overwrites."""

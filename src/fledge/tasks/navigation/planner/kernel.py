@@ -25,6 +25,8 @@ from fledge.tasks.navigation.planner.search import (
 )
 from fledge.tasks.navigation.sensing.observations import PLAN
 from fledge.tasks.navigation.sensing.observations import PLAN_HEADINGS as HEADINGS
+from fledge.tasks.navigation.tracking.memory import draw_memory
+from fledge.tasks.navigation.tracking.structs import Tracker
 
 PLAN_WIDTH = PLAN.width
 COMMAND, COST, BRIEF, HOVER_TIME, HOVER_NEAR, AROUND, *_ = PLAN.starts
@@ -46,6 +48,7 @@ class Planner:
     cost: CostToGo
     movers: Movers
     guard: Guard
+    tracker: Tracker
     acc: wp.array(dtype=wp.vec3)  # [N] m/s², goal frame: acceleration at the last decision
     stay_pos: wp.array(dtype=wp.vec3)  # [N] m, goal frame: the drone has stayed within STUCK_M of it ...
     stay: wp.array(dtype=wp.int32)  # [N] ... for this number of decisions
@@ -73,7 +76,10 @@ def patience_of(i: int, own: Own, p: Planner, fresh: bool) -> float:
 def update_memory(i: int, own: Own, seen: Seen, p: Planner, fresh: bool) -> Own:
     """Update drone i's local map, movers and cost-to-go; return its state `own`, completed."""
     track_movers(seen, i, own.pos, p.movers, fresh)
-    remember(p.map, i, seen, p.movers, own, fresh)
+    if p.tracker.on == 1:
+        draw_memory(p.map, p.tracker, i, own.pos, seen.memory)
+    else:
+        remember(p.map, i, seen, p.movers, own, fresh)
     update_cost(p.cost, p.map, i, own.pos, p.search.reach_z, fresh)
     own.to_go = to_go(p.cost, i, own, own.pos)
     own.patience = patience_of(i, own, p, fresh)

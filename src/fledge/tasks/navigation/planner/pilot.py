@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import torch
+import warp as wp
 from torch import Tensor
 
 from fledge.agents.base import Obs
 from fledge.core.errors import MemoryBudgetError
 from fledge.core.machine import available_bytes
 from fledge.core.settings import check_settings
+from fledge.envs.launch import Call
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.planner.config import PlannerConfig
 from fledge.tasks.navigation.planner.kernel import plan
 from fledge.tasks.navigation.planner.structs import bind_planner, buffer_bytes, buffer_shapes, seen_of, within_limit
+from fledge.tasks.navigation.sensing.observations import DYNAMIC_OBSTACLE
 from fledge.tasks.navigation.steering import Buffers, Steering
+from fledge.tasks.navigation.tracking.kernel import track_alone
+from fledge.tasks.navigation.tracking.structs import SCRATCH, bind_tracker, make_buffers, tracker_bytes
+
+TRACKER = "tracker_"  # prefix of the tracker's buffers among the planner's
 
 
 class PlannerBuffers(Buffers):
     """Buffers of the planner for N drones: local maps, cost-to-go and searches."""
 
-    remembered = (
+    remembered: tuple[str, ...] = (
         "cells",
         "centre",
         "fresh",
@@ -40,13 +47,21 @@ class PlannerBuffers(Buffers):
     ) -> None:
         check_memory(cfg, env_cfg, count, device)
         super().__init__(env_cfg, count, device, buffer_shapes(cfg, env_cfg))
-        self.planner = bind_planner(within_limit(cfg, env_cfg.speed_limit), env_cfg, self.tensors)
-        self.record(plan, seen_of(env_cfg, self.tensors, cfg), self.planner, int(shield))
+        seen, t, before = seen_of(env_cfg, self.tensors, cfg), None, []
+        if env_cfg.tracks_movers:
+            buffers = make_buffers(env_cfg, count, device)
+            self.tensors |= {TRACKER + name: tensor for name, tensor in buffers.items()}
+            self.remembered = (*self.remembered, *(TRACKER + name for name in buffers if name not in SCRATCH))
+            t, names = bind_tracker(env_cfg, buffers), ("fresh", DYNAMIC_OBSTACLE.name)
+            fresh, rows = (wp.from_torch(self.tensors[name]) for name in names)
+            before = [Call(track_alone, [fresh, seen, t, rows])]
+        self.planner = bind_planner(within_limit(cfg, env_cfg.speed_limit), env_cfg, self.tensors, t)
+        self.record(plan, seen, self.planner, int(shield), before=before)
 
 
 def check_memory(cfg: PlannerConfig, env_cfg: NavigationConfig, count: int, device: torch.device) -> None:
     """Raise MemoryBudgetError if the planner's maps of `count` drones do not fit into memory."""
-    each = buffer_bytes(cfg, env_cfg) + 2000
+    each = buffer_bytes(cfg, env_cfg) + tracker_bytes(env_cfg) + 2000
     need, have = count * each, available_bytes(device)
     if need > 0.8 * have:
         raise MemoryBudgetError(

@@ -17,8 +17,9 @@ from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.physics.structs import Result, bind
 from fledge.tasks.navigation.planner.kernel import ALL, PLAN_WIDTH, PlanBuffers, observe_plan
 from fledge.tasks.navigation.planner.structs import bind_planner, buffer_bytes, buffer_shapes, seen_of, within_limit
-from fledge.tasks.navigation.sensing.observations import POSE
+from fledge.tasks.navigation.sensing.observations import DYNAMIC_OBSTACLE
 from fledge.tasks.navigation.steering import read_by
+from fledge.tasks.navigation.tracking.tracker import MoverTracker
 
 SCRATCH = ("fresh", "slow", "planes")  # recomputed before they are read
 
@@ -34,17 +35,19 @@ class ObservedPlan:
     Args:
         action: [N, 3] actions of the env.
         step: [N] physics steps flown in the episode.
+        tracker: Memory of hits, if movers come from the LiDAR.
     """
 
-    def __init__(self, env_cfg: NavigationConfig, action: Tensor, step: Tensor) -> None:
+    def __init__(
+        self, env_cfg: NavigationConfig, action: Tensor, step: Tensor, tracker: MoverTracker | None = None
+    ) -> None:
         self.env_cfg, self.step, f32 = env_cfg, wp.from_torch(step), torch.float32
         shapes = {**buffer_shapes(env_cfg.planner, env_cfg), "vel": (f32, (3,)), "kept": (f32, (PLAN_WIDTH,))}
         n, device = len(action), action.device
         self.tensors = t = {k: torch.zeros((n, *s), dtype=d, device=device) for k, (d, s) in shapes.items()}
         self.state = {k: v for k, v in t.items() if k not in SCRATCH}
-        self.pose = torch.zeros((n, POSE.width), device=device)  # if `pose` is not observed
         cfg = within_limit(env_cfg.planner, env_cfg.speed_limit)
-        self.planner = bind_planner(cfg, env_cfg, t)
+        self.planner = bind_planner(cfg, env_cfg, t, tracker and tracker.tracker)
         self.buffers = bind(PlanBuffers, {"vel": t["vel"], "kept": t["kept"], "flown": action})
         self.buffers.fast, self.buffers.slow, self.buffers.limit = cfg.fast, cfg.slow, env_cfg.speed_limit
         self.buffers.brief_m = cfg.fast * (cfg.brief_s or cfg.horizon_s)
@@ -75,8 +78,12 @@ class PlanReader:
         self._action = torch.zeros((count, 3), device=device)
         self._step = torch.zeros(count, dtype=torch.int32, device=device)
         self._out = torch.zeros((count, PLAN_WIDTH), device=device)
-        self._plan, self._launcher = ObservedPlan(env_cfg, self._action, self._step), Launcher(device, 1)
-        self._program = self._launcher.record([self._plan.call(ALL, Result(), self._seen, self._out)], count)
+        self._tracker = MoverTracker(env_cfg, self._step) if env_cfg.tracks_movers else None
+        self._plan = ObservedPlan(env_cfg, self._action, self._step, self._tracker)
+        calls = [self._tracker.call(ALL, Result(), self._seen)] if self._tracker else []
+        calls.append(self._plan.call(ALL, Result(), self._seen, self._out))
+        self._launcher = Launcher(device, 1)
+        self._program = self._launcher.record(calls, count)
 
     @classmethod
     def from_contract(cls, contract: Mapping[str, Any], count: int = 1, device: str = "cpu") -> PlanReader:
@@ -101,7 +108,8 @@ class PlanReader:
             InputError: if an observation is missing, has the wrong size or is not finite; the memory stays unchanged.
         """
         for name, buffer in self._seen.items():
-            self._take(name, obs.get(name, ()), buffer)
+            if self._tracker is None or name != DYNAMIC_OBSTACLE.name:
+                self._take(name, obs.get(name, ()), buffer)
         self._step.fill_(0 if flown is None else 1)
         if flown is not None:
             self._take("flown", flown, self._action)

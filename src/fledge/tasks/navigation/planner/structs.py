@@ -22,6 +22,7 @@ from fledge.tasks.navigation.planner.local_map import LocalMap, disc, ring_dista
 from fledge.tasks.navigation.planner.readings import Movers, Seen
 from fledge.tasks.navigation.sensing.observations import NEAREST
 from fledge.tasks.navigation.sensing.rays import bin_deg, directions, elevations_deg
+from fledge.tasks.navigation.tracking import structs as tracking
 
 BOX_WIDTH = (
     1.2  # boxes count as cylinders that are wider by this factor: between the circles inside and around a square
@@ -34,6 +35,8 @@ Shapes = dict[str, tuple[torch.dtype, tuple[int, ...]]]
 
 def map_range_m(env_cfg: NavigationConfig) -> float:
     """Return the distance up to which the local map keeps hits, m: the sensor's range, but at most MAP_RANGE_M."""
+    if env_cfg.tracks_movers:
+        return min(env_cfg.lidar_range_m, tracking.MAP_RANGE_M)
     far = env_cfg.casts_single_rays and env_cfg.lidar_range_m > MAP_RANGE_M
     return MAP_RANGE_M if far else env_cfg.lidar_range_m
 
@@ -87,7 +90,7 @@ def seen_of(env_cfg: NavigationConfig, tensors: Mapping[str, torch.Tensor], cfg:
     seen, angles = bind(Seen, tensors), np.radians(elevations_deg(env_cfg))
     device = tensors["lidar"].device
     seen.azimuths, seen.range_m, seen.reach_m = env_cfg.lidar_azimuths, env_cfg.lidar_range_m, map_range_m(env_cfg)
-    single, jitter = env_cfg.casts_single_rays, env_cfg.lidar_jitter
+    single, jitter = env_cfg.casts_single_rays or env_cfg.tracks_movers, env_cfg.lidar_jitter
     seen.rays = array(directions(env_cfg).reshape(-1, 3)[: None if single else 0].astype(np.float32), device, wp.vec3)
     seen.tilts, seen.angle_error = int(env_cfg.lidar_tilts), math.radians(bin_deg(env_cfg)[1] / 2) if jitter else 0.0
     seen.late_s = env_cfg.perception.mean_scan_delay_s
@@ -101,14 +104,20 @@ def movers_of(env_cfg: NavigationConfig, tensors: Mapping[str, torch.Tensor]) ->
     """Return the struct of the nearest movers over the buffers `place` and `motion` of N drones."""
     movers = bind(Movers, tensors)
     movers.box_width = 1.0 if env_cfg.collision is Collision.beams else BOX_WIDTH
-    movers.late_s = env_cfg.perception.mean_mover_age_s
+    movers.late_s = 0.0 if env_cfg.tracks_movers else env_cfg.perception.mean_mover_age_s  # tracks are up to date
     return movers
 
 
-def bind_planner(cfg: PlannerConfig, env_cfg: NavigationConfig, tensors: Mapping[str, torch.Tensor]) -> Planner:
+def bind_planner(
+    cfg: PlannerConfig,
+    env_cfg: NavigationConfig,
+    tensors: Mapping[str, torch.Tensor],
+    tracker: tracking.Tracker | None = None,
+) -> Planner:
     """Return the planner's struct over `tensors`, the buffers of N drones by name.
 
     They have the names, dtypes and, after the axis N, the shapes of `buffer_shapes`. `cfg` must come from `within_limit`.
+    `tracker` has the memory of hits, if movers come from the LiDAR.
     """
     device, p, m, w = tensors["cells"].device, bind(Planner, tensors), bind(LocalMap, tensors), bind(CostToGo, tensors)
     m.size, m.disc = window_cells(map_range_m(env_cfg)), array(disc(), device, wp.vec3i)
@@ -117,9 +126,14 @@ def bind_planner(cfg: PlannerConfig, env_cfg: NavigationConfig, tensors: Mapping
     near[4] += cfg.narrow / 2
     w.slowness, w.every, w.rounds = array(np.array(near), device), cfg.ways_every, 3
     p.movers = movers_of(env_cfg, tensors)
-    p.movers.coast_s, p.movers.decision_s = cfg.coast_s, env_cfg.dt_s * env_cfg.decimation
+    p.movers.coast_s, p.movers.decision_s = (
+        0.0 if env_cfg.tracks_movers else cfg.coast_s,
+        env_cfg.dt_s * env_cfg.decimation,
+    )
     p.search, p.map, p.cost = make_search(cfg, env_cfg, device), m, w
     p.decision_s, p.patience_s = env_cfg.dt_s * env_cfg.decimation, cfg.patience_s
+    if tracker is not None:
+        p.tracker = tracker
     p.guard = guard_of(env_cfg, tensors["planes"], cfg.guard)
     seconds, lags = np.array([env_cfg.dt_s * env_cfg.decimation]), (cfg.lag_s, min(cfg.lag_s, search.VERTICAL_LAG_S))
     p.step = array(np.stack([search.response(seconds, lag)[0, 2] for lag in lags]), device, wp.vec3)

@@ -9,6 +9,7 @@ optional) and write its values in `observe.py`. Kernels read it as `obs.NAME`, o
 from __future__ import annotations
 
 import dataclasses
+import enum
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +21,13 @@ from fledge.core.specs import TensorSpec
 
 NEAREST = 5  # moving obstacles that are observed
 PLAN_HEADINGS = 32
+
+
+class MoversFrom(enum.Enum):
+    """Sources of the observation `dynamic_obstacle`; the help text of `env.movers_from` explains them."""
+
+    detector = "detector"
+    lidar = "lidar"
 
 
 @dataclass(kw_only=True)  # so that num_envs stays the first positional argument of NavigationConfig
@@ -51,6 +59,9 @@ class SensorConfig:
     false: with yaw only, as in NavRL."""
     lidar_sees_movers: bool = False
     """LiDAR beams also hit moving obstacles (not in NavRL)."""
+    movers_from: MoversFrom = setting(MoversFrom.detector, resume="restart")
+    """Source of dynamic_obstacle. detector: all movers in range, with the faults of env.perception. lidar: tracks of what
+    moves in the LiDAR scans (needs lidar_sees_movers)."""
     pose: bool = setting(False, resume="weights", shapes="pose")
     """Observe the drone's height above the ground, m, and its yaw in the goal frame, rad."""
     plan: bool = setting(False, resume="weights", shapes="plan")
@@ -65,6 +76,10 @@ class SensorConfig:
     @property
     def num_elevations(self) -> int:
         return self.lidar_rows or len(self.lidar_elevations_deg)
+
+    @property
+    def tracks_movers(self) -> bool:
+        return self.movers_from is MoversFrom.lidar
 
     @property
     def casts_single_rays(self) -> bool:
