@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -56,7 +58,7 @@ def test_the_kernel_agrees_with_the_reference(name: str) -> None:
 @pytest.mark.parametrize("name", ["one passes", "two cross", "among columns"])
 def test_tracks_follow_the_movers(name: str) -> None:
     moments, found, errors = flight(name), 0, []
-    for before, m in zip(moments, moments[1:], strict=False):
+    for before, m in itertools.pairwise(moments):
         if len(m.pos):
             away = np.linalg.norm(m.pos[:, None] - m.movers[None], axis=2)
             assert away.min(axis=1).max() < 0.4  # no track without a mover
