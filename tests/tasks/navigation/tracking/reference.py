@@ -48,7 +48,7 @@ class ReferenceTracker:
         return any(math.hypot(x - t["pos"][0], y - t["pos"][1]) < t["width"] / 2 + m.SLACK_M for t in moving)
 
     def came(self, ix: int, iy: int, band: int) -> bool:
-        around = [self.free.get((ix + a, iy + b), (-10**6, 0)) for a in (-1, 0, 1) for b in (-1, 0, 1)]
+        around = [self.free.get((ix + a, iy + b), (-(10**6), 0)) for a in (-1, 0, 1) for b in (-1, 0, 1)]
         return all(self.now - when <= self.times["RECENT_S"] and low <= band for when, low in around)
 
     def beside_static(self, ix: int, iy: int) -> bool:

@@ -53,7 +53,9 @@ def scan(own: np.ndarray, cylinders: Sequence[tuple[float, float, float]]) -> np
     return CFG.lidar_range_m - nearest
 
 
-def fly(drone: Path, movers: Sequence[tuple[Path, float]], columns: Sequence[tuple[float, float, float]], count: int) -> Iterator[Moment]:
+def fly(
+    drone: Path, movers: Sequence[tuple[Path, float]], columns: Sequence[tuple[float, float, float]], count: int
+) -> Iterator[Moment]:
     """Fly a drone past movers (path, radius) and columns (x, y, radius); yield what is tracked at each decision."""
     buffers = make_buffers(CFG, 1, torch.device("cpu"))
     shapes = {"state": 8, "pose": 2, "lidar": RAYS[..., 0].size, "dynamic_obstacle": 50, "attitude": 0}
@@ -73,7 +75,10 @@ def fly(drone: Path, movers: Sequence[tuple[Path, float]], columns: Sequence[tup
         fresh.fill_(False)
         rows = obs["dynamic_obstacle"].view(5, 10).double().numpy()
         rows = rows[rows[:, DYNAMIC_OBSTACLE.at("horizontal_distance")] > 0]
-        tracks = sorted(reference.update(own, lidar.astype(np.float32).astype(float)), key=lambda t: np.linalg.norm(t["pos"] - own[:2]))[:5]
+        tracks = sorted(
+            reference.update(own, lidar.astype(np.float32).astype(float)),
+            key=lambda t: np.linalg.norm(t["pos"] - own[:2]),
+        )[:5]
         pos = own[:2] + rows[:, :2] * rows[:, 3:4]
         ours = (np.array([t[key] for t in tracks]).reshape(-1, 2) for key in ("pos", "vel"))
         yield Moment(own, at, pos, rows[:, 5:7], *ours)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -56,7 +58,7 @@ def test_the_kernel_agrees_with_the_reference(name: str) -> None:
 @pytest.mark.parametrize("name", ["one passes", "two cross", "among columns"])
 def test_tracks_follow_the_movers(name: str) -> None:
     moments, found, errors = flight(name), 0, []
-    for before, m in zip(moments, moments[1:], strict=False):
+    for before, m in itertools.pairwise(moments):
         if len(m.pos):
             away = np.linalg.norm(m.pos[:, None] - m.movers[None], axis=2)
             assert away.min(axis=1).max() < 0.4  # no track without a mover
@@ -72,6 +74,8 @@ def test_a_column_never_counts_as_a_mover() -> None:
 
 
 def test_a_mover_is_predicted_while_a_column_hides_it() -> None:
-    hidden = [m for m in flight("behind a column") if abs(np.arctan2(m.movers[0, 1], 3.0) - np.arctan2(0.3, 1.5)) < 0.05]
+    hidden = [
+        m for m in flight("behind a column") if abs(np.arctan2(m.movers[0, 1], 3.0) - np.arctan2(0.3, 1.5)) < 0.05
+    ]
     assert hidden
     assert all(len(m.pos) == 1 and np.linalg.norm(m.pos[0] - m.movers[0]) < 0.5 for m in hidden)

@@ -140,9 +140,7 @@ def track(
 
 
 @wp.kernel(enable_backward=False)
-def track_alone(
-    first: int, fresh: wp.array(dtype=wp.bool), seen: Seen, t: Tracker, out: wp.array2d(dtype=wp.float32)
-):
+def track_alone(first: int, fresh: wp.array(dtype=wp.bool), seen: Seen, t: Tracker, out: wp.array2d(dtype=wp.float32)):
     """Do as `track`, outside of an env: `fresh` is true where an episode begins."""
     i = first + wp.tid()
     track_drone(t, i, seen, fresh[i])

@@ -21,7 +21,16 @@ TRACKS = 16
 BESIDE_CELLS = 2  # hits this near to a static cell belong to it
 CLUSTERS = 32
 MAP_RANGE_M = 5.4  # hits beyond this horizontal distance are ignored: 128 x 128 cells of 0.1 m, 256 KiB per drone
-SCRATCH = ("returns", "open", "fresh", "heights", "clusters", "uprights", "match", "taken")  # written before they are read
+SCRATCH = (
+    "returns",
+    "open",
+    "fresh",
+    "heights",
+    "clusters",
+    "uprights",
+    "match",
+    "taken",
+)  # written before they are read
 
 
 @wp.struct
@@ -48,17 +57,27 @@ class Tracker:
     clock: wp.array(dtype=wp.int32)  # [N] decisions since the episode began
     scanned: wp.array(dtype=wp.int32)  # [N] clock of the last new scan
     scan: wp.array2d(dtype=wp.float32)  # [N, B] the last new scan
-    grid: wp.array2d(dtype=wp.vec4i)  # [N, size * size] cell number, first and last hit of its stay, height bands and flag
-    free: wp.array2d(dtype=wp.vec2i)  # [N, size * size] cell number, clock at which rays passed * 16 + lowest height band
+    grid: wp.array2d(
+        dtype=wp.vec4i
+    )  # [N, size * size] cell number, first and last hit of its stay, height bands and flag
+    free: wp.array2d(
+        dtype=wp.vec2i
+    )  # [N, size * size] cell number, clock at which rays passed * 16 + lowest height band
     pos: wp.array2d(dtype=wp.vec3)  # [N, K] m, at the last scan
     vel: wp.array2d(dtype=wp.vec3)  # [N, K] m/s
-    cov: wp.array2d(dtype=wp.vec3)  # [N, K] variance of position, covariance, variance of velocity; the same for x and y
+    cov: wp.array2d(
+        dtype=wp.vec3
+    )  # [N, K] variance of position, covariance, variance of velocity; the same for x and y
     born: wp.array2d(dtype=wp.vec2)  # [N, K] m: first position
-    shape: wp.array2d(dtype=wp.vec3)  # [N, K] width in m, share of scans that saw a box, share of hits in cells once free
+    shape: wp.array2d(
+        dtype=wp.vec3
+    )  # [N, K] width in m, share of scans that saw a box, share of hits in cells once free
     life: wp.array2d(dtype=wp.vec3i)  # [N, K] scans that saw it (0: no track), clock of the last one, 1 if it moves
     rows: wp.array2d(dtype=wp.float32)  # [N, 5 * 10] the observation `dynamic_obstacle`
     returns: wp.array2d(dtype=wp.vec4)  # [N, H] x, y, horizontal distance, number of hits
-    open: wp.array2d(dtype=wp.vec4)  # [N, H] horizontal unit vector, distance of the nearest hit, slope of the lowest ray
+    open: wp.array2d(
+        dtype=wp.vec4
+    )  # [N, H] horizontal unit vector, distance of the nearest hit, slope of the lowest ray
     fresh: wp.array2d(dtype=wp.float32)  # [N, H] share of the return's hits that lie in cells that were free before
     heights: wp.array2d(dtype=wp.vec4)  # [N, H] lowest and highest hit; rays that passed below and above: OPEN if none
     clusters: wp.array2d(dtype=wp.vec4)  # [N, C] x, y, width, horizontal distance
@@ -115,7 +134,12 @@ def make_buffers(cfg: NavigationConfig, count: int, device: torch.device) -> dic
 def bind_tracker(cfg: NavigationConfig, tensors: Mapping[str, torch.Tensor]) -> Tracker:
     """Return the tracker's struct over `tensors`, with names and shapes of `tracker_shapes` after the axis N."""
     t, late = bind(Tracker, tensors), cfg.perception.lidar_delay_s * (1.0 - cfg.perception.vary / 2)
-    t.on, t.size, t.azimuths, t.elevations = int(cfg.tracks_movers), window_cells(MAP_RANGE_M), cfg.lidar_azimuths, cfg.num_elevations
+    t.on, t.size, t.azimuths, t.elevations = (
+        int(cfg.tracks_movers),
+        window_cells(MAP_RANGE_M),
+        cfg.lidar_azimuths,
+        cfg.num_elevations,
+    )
     t.wraps, t.pitch = int(cfg.lidar_view_deg == 360), math.radians(bin_deg(cfg)[0])
     t.decision_s, t.late_s = cfg.dt_s * cfg.decimation, late
     t.tracks, t.beside, t.around = TRACKS, 2 * BESIDE_CELLS + 1, 9
