@@ -65,14 +65,15 @@ def sim(arguments: tuple[str, ...], num_envs: int | None, threads: int | None, s
 @click.option("--num-envs", default=1024, show_default=True, help="Drones.")
 @click.option("--threads", type=click.IntRange(1, 1024), help="CPU threads. [default: all cores]")
 @click.option("--seconds", default=2.0, show_default=True, help="Time to spend on each world.")
+@click.option("--decimation", default=1, show_default=True, help="Physics steps per decision, and so per LiDAR scan.")
 @as_json
-def worlds(num_envs: int, threads: int | None, seconds: float, as_json: bool) -> None:
+def worlds(num_envs: int, threads: int | None, seconds: float, decimation: int, as_json: bool) -> None:
     """Simulation speed in voxel and mesh worlds beside the height map's, in turns.
 
     The same forest is flown as a height map, as voxels and as a mesh; nothing is timed unless beams and collisions agree.
     Generated worlds are timed beside them.
     """
-    measure("worlds", as_json, num_envs=num_envs, threads=threads, seconds=seconds)
+    measure("worlds", as_json, num_envs=num_envs, threads=threads, seconds=seconds, decimation=decimation)
 
 
 @main.command()

@@ -46,18 +46,19 @@ def run(
     num_envs: int = 1024,
     threads: int | None = None,
     seconds: float = 2.0,
+    decimation: int = 1,
     seed: int = 0,
     on_progress: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """Return agreement and speed of each kind of world; JSON-able.
+    """Return agreement and speed of each kind of world; JSON-able. `decimation` is physics steps per decision and scan.
 
     Raises:
         FledgeError: if beams or collisions in voxels or mesh differ from the height map's; nothing is timed then.
     """
     say = on_progress or (lambda line: None)
     threads = threads or default_threads()
-    cfg = dataclasses.replace(bench_config(num_envs), num_maps=MAPS)
-    settings = {"num_envs": num_envs, "threads": threads, "seconds": seconds, "seed": seed, "maps": MAPS}
+    cfg = dataclasses.replace(bench_config(num_envs), num_maps=MAPS, decimation=decimation)
+    settings = {"num_envs": num_envs, "threads": threads, "seconds": seconds, "decimation": decimation, "seed": seed}
     result: dict[str, Any] = {"machine": machine_info(), "settings": settings}
     with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
 
@@ -190,8 +191,9 @@ def time_all(flyers: dict[str, Flyer], count: int, cfg: NavigationConfig, second
 def render(result: dict[str, Any]) -> list[RenderableType]:
     """Return the figures of `run` as rich renderables."""
     settings = result["settings"]
-    title = f"{settings['num_envs']:,} drones, {settings['threads']} threads, in turns (quartiles)"
-    view = table(title, "world", "ms a step", "steps/s", "speed of the height map's")
+    flown = f"{settings['num_envs']:,} drones, {settings['threads']} threads"
+    title = f"{flown}, {settings['decimation']} physics steps a decision, in turns (quartiles)"
+    view = table(title, "world", "ms a decision", "physics steps/s", "share of the height map's")
     for name, row in result["speed"].items():
         view.add_row(
             name, three_digits(row["median_ms"]), f"{row['env_steps_per_second']:,}", shown(row["of_height_map"])
