@@ -1,4 +1,4 @@
-"""What recordings, pictures and metrics show of a scene, which is wider than the forest."""
+"""Recordings, pictures and metrics of a scene, which is wider than the forest."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Movers:
 
 @dataclass
 class Scene:
-    """What a world of a benchmark has besides its surfaces. All coordinates are the benchmark's own."""
+    """Flight, obstacles and movers of a benchmark's world. All coordinates are the benchmark's own."""
 
     start: tuple[float, float, float]  # m
     goal: tuple[float, float, float]  # m
