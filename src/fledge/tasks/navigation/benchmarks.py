@@ -180,8 +180,8 @@ BENCHMARKS = {
     "worlds": Benchmark(
         title="Generated worlds with ten movers, from anywhere to anywhere; the policy knows the direction of the goal only",
         preset="default",
-        rules=(*FOREST, "env.moving_obstacles=10"),
-        worlds={name: [f"env.world={name}"] for name in WORLDS},
+        rules=FOREST,
+        worlds={name: [f"env.world={name}", "env.moving_obstacles=10"] for name in WORLDS},
         policies=("straight", "orca", "planner(guard=true)", "fledge-reflex", "fledge-nav"),
     ),
     "density": Benchmark(
