@@ -47,7 +47,7 @@ class ObservedPlan:
         self.tensors = t = {k: torch.zeros((n, *s), dtype=d, device=device) for k, (d, s) in shapes.items()}
         self.state = {k: v for k, v in t.items() if k not in SCRATCH}
         cfg = within_limit(env_cfg.planner, env_cfg.speed_limit)
-        self.planner = bind_planner(cfg, env_cfg, t, tracker and tracker.tracker)
+        self.planner = bind_planner(cfg, env_cfg, t, tracker.tracker if tracker else None)
         self.buffers = bind(PlanBuffers, {"vel": t["vel"], "kept": t["kept"], "flown": action})
         self.buffers.fast, self.buffers.slow, self.buffers.limit = cfg.fast, cfg.slow, env_cfg.speed_limit
         self.buffers.brief_m = cfg.fast * (cfg.brief_s or cfg.horizon_s)
