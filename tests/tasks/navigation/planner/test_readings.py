@@ -1,4 +1,4 @@
-"""What the planner reads: movers that are no longer seen fly on, and late scans and detections are put where they belong."""
+"""Readings of the planner: movers that are no longer seen fly on, and late scans and detections are put where they belong."""
 
 from __future__ import annotations
 
