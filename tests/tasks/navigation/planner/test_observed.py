@@ -188,3 +188,21 @@ def test_a_reader_refuses_no_drones_a_wrong_number_of_actions_and_a_world_that_i
     obs = {"state": torch.zeros(2, 8), "lidar": torch.zeros(2, 144), "dynamic_obstacle": torch.zeros(2, 50)}
     with pytest.raises(InputError, match="flown must have 6 numbers"):
         PlanReader(WORLD, 2).read({**obs, "pose": torch.zeros(2, 2)}, torch.zeros(1, 3))
+
+
+def test_a_state_that_was_saved_before_the_planner_remembered_movers_can_be_loaded() -> None:
+    world = NavigationConfig(num_envs=4, num_maps=1, decimation=4, plan=True, static_obstacles=50, moving_obstacles=8)
+    env, other = NavigationEnv(world, seed=1), NavigationEnv(world, seed=1)
+    env.reset()
+    flown = torch.full((4, 3), 0.6)
+    env.step(flown)
+    state = env.state_dict()
+    for name in ("drawn", "stay", "stay_pos", "place", "motion", "unseen"):
+        del state["drones"][f"plan_{name}"]
+    other.load_state_dict(state)
+    assert torch.equal(other.step(flown)["obs"]["state"], env.step(flown)["obs"]["state"])
+    del state["drones"]["plan_cells"]  # the map itself must be there
+    with pytest.raises(InputError, match="plan_cells"):
+        other.load_state_dict(state)
+    env.close()
+    other.close()
