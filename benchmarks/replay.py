@@ -3,6 +3,7 @@
 A policy flies the navigation task (350 columns, 80 moving obstacles), and the transitions are added to every buffer. All
 must return the same data for the same indices before adding and sampling batches of 256 are timed, in turns. Then the
 layouts are compared, and millions of frames pass through a bounded buffer while the memory of the process is measured.
+Before that, images are compared with a ring buffer of NumPy arrays (`replay_images`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from rich.table import Table
 from benchmarks import replay_candidates as candidates
 from benchmarks.baselines.lz4_replay import LZ4Replay
 from benchmarks.replay_flights import FLIGHT, MAPS, Episode, fly
+from benchmarks.replay_images import measure_images, render_images
 from benchmarks.replay_memory import measure_memory
 from benchmarks.tables import machine_line, table
 from fledge.core.errors import InputError
@@ -33,6 +35,7 @@ TITLES = {
     "grid_maps": "224x224 grid maps",
 }
 LAYOUT_FRAMES = 10_000
+IMAGES = 100_000  # transitions of images without noise
 GROWTH_MIB = 16.0  # what "flat" allows: the allocator's own noise
 
 
@@ -42,6 +45,7 @@ def run(
     quick: bool = False,
     seed: int = 0,
     policy: str = "fledge-reflex",
+    only_images: bool = False,
     on_progress: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Return sizes, rates, layouts, memory and bars; JSON-able.
@@ -52,6 +56,7 @@ def run(
         quick: Measure a few thousand transitions, few batches, a hundred thousand frames.
         seed: Random seed of maps, flights and draws.
         policy: The policy that flies: any name or path for `load_policy`, NavRL's `.pt` file included.
+        only_images: Measure images only; no policy flies.
         on_progress: Called with a line before each part.
 
     Raises:
@@ -67,8 +72,9 @@ def run(
         "settings": {"frames": frames, "batch": candidates.BATCH, "policy": policy, "seed": seed, "quick": quick},
         "parts": {},
         "layouts": {},
+        "images": measure_images(2_000 if quick else IMAGES, 3 if quick else 40, seed, say),
     }
-    for name, (decimation, obs) in PARTS.items():
+    for name, (decimation, obs) in ({} if only_images else PARTS).items():
         maps = obs == MAPS
         count = max(frames // 30, 300) if maps else frames
         say(f"flying {count:,} decisions for {name}")
@@ -148,6 +154,16 @@ def bars(result: Mapping[str, Any]) -> list[dict[str, Any]]:
         met = value <= wanted if at_most else value >= wanted
         rows.append({"bar": name, "measured": value, "wanted": wanted, "at_most": at_most, "met": bool(met)})
 
+    if arcade := result.get("images", {}).get("arcade_stack"):
+        for batch, times in arcade["sampling"].items():
+            bar(
+                f"84x84x4 images: sampling {batch}, CPU time of ours / ring",
+                times["uniform"]["cpu"]["median"],
+                6.0,
+                True,
+            )
+        bar("84x84x4 images: memory, ring / ours", arcade["smaller"], 20.0)
+        bar("84x84x4 images: filling, CPU time of ours / ring", arcade["filling"]["total_ratio"], 1.0, True)
     for part, found in result["parts"].items():
         keys, buffers = found["keys"], found["buffers"]
         ours = buffers[candidates.FLEDGE]
@@ -161,9 +177,9 @@ def bars(result: Mapping[str, Any]) -> list[dict[str, Any]]:
         for other, wanted in ((candidates.LISTED, 10.0), (candidates.TENSOR, 0.5)):
             if other in buffers:
                 bar(f"{part}: sampling, ours / {other}", ours["sample_rate"] / buffers[other]["sample_rate"], wanted)
-    memory = result["memory"]
-    name = f"memory: growth over {memory['frames'] / 1e6:.1f} million frames, MiB"
-    bar(name, memory["growth_bytes"] / 2**20, GROWTH_MIB, True)
+    if memory := result.get("memory"):
+        name = f"memory: growth over {memory['frames'] / 1e6:.1f} million frames, MiB"
+        bar(name, memory["growth_bytes"] / 2**20, GROWTH_MIB, True)
     return rows
 
 
@@ -172,10 +188,13 @@ def bars(result: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def render(result: Mapping[str, Any]) -> list[RenderableType]:
     """Return the figures of `run` as rich renderables."""
-    settings, memory = result["settings"], result["memory"]
+    settings, memory = result["settings"], result.get("memory")
     shown: list[RenderableType] = [
         f"{machine_line(result['machine'], 'start')} · {settings['policy']} flies, batches of {settings['batch']}"
     ]
+    shown += render_images(result["images"])
+    if memory is None:
+        return [*shown, _bars(result["bars"])]
     if candidates.TENSOR not in result["parts"]["flight"]["buffers"]:
         shown.append("TorchRL is not installed, so its storages are missing below: pip install 'fledge[torchrl]'.")
     for part, found in result["parts"].items():

@@ -11,12 +11,15 @@ import pytest
 import torch
 from rich.console import Console
 
-from benchmarks import replay
+from benchmarks import replay, replay_images
 from benchmarks.baselines.lz4_replay import LZ4Replay
+from benchmarks.image_episodes import CONTENTS, Content
 from benchmarks.replay_candidates import Candidate, check_parity, doubled, torchrl
 from benchmarks.replay_flights import FLIGHT, STEP, fly, split
+from benchmarks.replay_images import KEYS, Ring
 from benchmarks.replay_memory import measure_memory
 from fledge.core.errors import FledgeError, InputError
+from fledge.replay import DictReplayBuffer
 
 
 @pytest.mark.slow
@@ -107,6 +110,46 @@ def test_bars_say_what_was_met_and_what_was_not() -> None:
         "flight: sampling, ours / LazyTensorStorage",
         "memory: growth over 10.0 million frames, MiB",
     }
+
+
+@pytest.mark.parametrize("name", list(CONTENTS))
+def test_contents_are_what_they_say(name: str) -> None:
+    episode = next(CONTENTS[name].episodes(30, 0))
+    images, title = episode["image"], CONTENTS[name].title
+    assert "x".join(map(str, images.shape[1:])) + f" {images.dtype}" in title
+    assert len(images) == 31 == len(episode["reward"]) + 1
+    again = next(CONTENTS[name].episodes(30, 0))["image"]
+    assert np.array_equal(images, again)  # the seed decides
+    changed = (images[20] != images[21]).mean()
+    assert 0.001 < changed < 0.15 if name == "arcade_rgb" else changed > (0.5 if CONTENTS[name].hard else 0.001)
+    if "stack" in name:
+        assert np.array_equal(images[1:, ..., :-1], images[:-1, ..., 1:])
+
+
+def test_the_ring_buffer_is_written_faithfully() -> None:
+    content = Content("", lambda rng, n: rng.integers(0, 256, (n, 4, 4), np.uint8), True)
+    episodes = list(content.episodes(2_000, 0))
+    longest = max(len(e["reward"]) for e in episodes)
+    ring = Ring(longest + 300, episodes[0], 0)
+    for episode in episodes:  # over the end, more than once
+        ring.add(episode)
+        with DictReplayBuffer(longest, KEYS) as buffer:
+            buffer.add(episode)
+            got = ring.get(np.arange(ring.can_sample.sum()))
+            begin = int((got["reward"] == float(episode["reward"][0])).nonzero()[0])
+            for key, values in buffer.get(np.arange(len(buffer))).items():
+                assert key == "index" or torch.equal(got[key][begin : begin + len(buffer)], values)
+
+
+def test_images_that_differ_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = Content("", lambda rng, n: rng.integers(0, 9, (n, 8, 8), np.uint8), True)
+    found = replay_images.measure(content, 1_000, 1, 0)
+    assert found["transitions"] == 1_000
+    assert json.loads(json.dumps(found)) == found
+    get = Ring.get
+    monkeypatch.setattr(Ring, "get", lambda self, rows: {**get(self, rows), "reward": -get(self, rows)["reward"]})
+    with pytest.raises(FledgeError, match="other 'reward'"):
+        replay_images.measure(content, 1_000, 1, 0)
 
 
 def test_too_little_to_measure_is_refused() -> None:

@@ -206,7 +206,7 @@ def test_occupancy_maps_become_bits_and_other_values_still_come_back(layout: str
     with DictReplayBuffer(100, ["map", "next_map"], layout=layout) as buffer:
         for frames in (maps, later):
             buffer.add({"map": frames})
-        assert buffer.stats()["keys"]["map"]["codec"] == ("bits+lz4-shuffle" if layout == "episode" else "bits")
+        assert buffer.stats()["keys"]["map"]["codec"] == ("bits+lz4-shuffle" if layout == "episode" else "tiles")
         got = everything(buffer)["map"].numpy()
         assert np.array_equal(got[:19], maps[:-1])
         assert np.array_equal(got[19:], later[:-1])

@@ -18,6 +18,7 @@ from fledge.replay import DictReplayBuffer
 from fledge.storage import load_checkpoint, save_checkpoint
 from tests.replay.counters import KEYS as ROLLOUT_KEYS
 from tests.replay.counters import Counters
+from tests.replay.golden import FOLDER, LENGTHS, golden_buffer, golden_episode
 from tests.replay.plain import KEYS, everything, make_episode
 
 
@@ -99,6 +100,42 @@ def test_a_state_of_another_buffer_is_refused() -> None:
     with pytest.raises(InputError, match="state"):
         other.load_state_dict(state)
     assert len(other) == 5
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_an_older_version_saved_is_read_and_continued(version: int) -> None:
+    with golden_buffer(filled=False) as buffer, golden_buffer() as now:
+        buffer.load_state_dict(load_checkpoint(FOLDER / f"golden_v{version}.fledge")["replay"])
+        episodes = [golden_episode(number) for number in range(1, len(LENGTHS))]
+        got = everything(buffer)
+        for key in ("map", "image", "stack", "state", "reward"):
+            whole = [torch.from_numpy(e[key]) for e in episodes]
+            assert torch.equal(
+                got[key], torch.cat([v[: len(e["reward"])] for v, e in zip(whole, episodes, strict=True)])
+            )
+            if key != "reward":
+                assert torch.equal(got[f"next_{key}"], torch.cat([v[1:] for v in whole]))
+        for _ in range(3):  # the same draws and weights as a buffer that was never saved
+            a, b = buffer.sample(32), now.sample(32)
+            assert all(torch.equal(a[k], b[k]) for k in b)
+            for one in (buffer, now):
+                one.add(golden_episode(1))
+        state = buffer.state_dict()
+        assert state["version"] == 2
+        now.load_state_dict(state)
+
+
+@pytest.mark.parametrize("how", ["size", "level", "short"])
+def test_damaged_maps_of_version_1_are_refused(how: str) -> None:
+    state = load_checkpoint(FOLDER / "golden_v1.fledge")["replay"]
+    place = [row["codec"] for row in state["plan"]].index("bits")
+    blobs = state["stores"][place]["blobs"]
+    if how == "short":
+        blobs["end"][1] -= 4
+    else:
+        blobs["segments"][0][int(blobs["begin"][0]) + (0 if how == "size" else 4 * 8)] ^= 1
+    with golden_buffer(filled=False) as buffer, pytest.raises(FormatError, match="damaged"):
+        buffer.load_state_dict(state)
 
 
 def damage(state: dict[str, Any], how: str) -> None:

@@ -23,13 +23,15 @@ from fledge.replay.index.priorities import Priorities
 from fledge.replay.ingest.open_episodes import OpenEpisodes
 from fledge.replay.saved_form import REPLAY, check_form
 from fledge.replay.schema import KeySpec, Schema
+from fledge.replay.stores import legacy
 from fledge.replay.stores.base import Store
 from fledge.replay.stores.plan import build_stores
 
 if TYPE_CHECKING:
     from fledge.replay.buffer import DictReplayBuffer
 
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)  # 1 has occupancy maps in the form that `stores.legacy` reads, and no "stack" in its plan
 
 
 def settings(buffer: DictReplayBuffer) -> dict[str, Any]:
@@ -52,7 +54,7 @@ def save(buffer: DictReplayBuffer) -> dict[str, Any]:
         "keys": list(buffer.schema.names),
         "specs": {k: spec.to_state() for k, spec in buffer.schema.specs.items()},
         "layout": buffer.layout,
-        "plan": [{"keys": store.keys, "rows": store.rows, "codec": store.codec} for store in buffer.stores],
+        "plan": [store.plan() for store in buffer.stores],
         "stores": [store.state() for store in buffer.stores],
         "index": index.state_dict(),
         "measured": buffer.measured,
@@ -66,10 +68,10 @@ def load(buffer: DictReplayBuffer, state: Mapping[str, Any]) -> None:
     """Load a saved state into a buffer."""
     with reading():
         version = state["version"]
-        if type(version) is int and version != VERSION:
+        if type(version) is int and version not in READABLE:
             raise FormatError(
-                f"The saved replay has version {str(version)[:20]}, but this fledge reads {VERSION}: load it with the fledge "
-                "that saved it."
+                f"The saved replay has version {str(version)[:20]}, but this fledge reads up to {VERSION}: load it with the "
+                "fledge that saved it."
             )
         state = check_form(state, REPLAY)
         if not buffer.schema.open and state["keys"] != buffer.schema.names:
@@ -110,11 +112,15 @@ def _load_stores(buffer: DictReplayBuffer, state: Mapping[str, Any], schema: Sch
             raise damaged("has an index of episodes but no data")
         return []
     specs = schema.internal()
-    stores = build_stores(state["plan"], specs, buffer.cache_bytes)
+    stores = build_stores(state["plan"], specs, buffer.layout, buffer.cache_bytes)
     if len(stores) != len(state["stores"]):
         raise damaged("describes a different number of stores than it holds")
-    for store, saved in zip(stores, state["stores"], strict=True):
-        store.load(saved)
+    for store, plan, saved in zip(stores, state["plan"], state["stores"], strict=True):
+        if plan["codec"] == legacy.CODEC:
+            for frames in legacy.read_frames(saved, store.keys[0], specs):
+                store.append(store.encode({store.keys[0]: frames}))
+        else:
+            store.load(saved)
         final = not schema.with_final().isdisjoint(store.keys)
         if not np.array_equal(store.length.view(), index.values + final):
             raise damaged("has an index whose episode lengths differ from its data")

@@ -7,6 +7,7 @@ Samples are stratified: one from each of B equal parts of the total.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from fledge.core.errors import ConfigError, InputError
 from fledge.replay.checks import damaged
 
+WIDTH = 16  # children of a node: few levels, because each costs calls of NumPy
 LEAST = 1e-6  # every transition can be sampled
 MOST = 1e290  # of priority^alpha, so that the sum stays finite
 MAX_EXPONENT = 10.0  # LEAST^alpha and weights stay finite
@@ -24,53 +26,52 @@ class SumTree:
     """Priorities of `size` slots, to sample slots in proportion to them and to update many at once.
 
     Each slot has a priority >= 0 (float64; 0 is never sampled). Level 0 of the tree is the slots, each level above holds the
-    sums of pairs of the one below. `update` recomputes the parents from their children, not by differences, so rounding
-    errors do not accumulate; `find` descends for all queries at once. Both cost O(m log size) for m slots.
+    sums of `WIDTH` neighbours of the one below; levels are padded with zeros. `update` recomputes the parents from their
+    children, not by differences, so rounding errors do not accumulate; `find` descends for all queries at once. Both cost
+    O(m log size) for m slots.
     """
 
     def __init__(self, size: int) -> None:
         if size < 1:
             raise InputError(f"size is {size}, but must be at least 1.")
         self.size = size
-        self._levels = [np.zeros(size)]
+        self._levels = [np.zeros((-(-size // WIDTH), WIDTH))]  # [parents, children]
         while len(self._levels[-1]) > 1:
-            self._levels.append(np.zeros(-(-len(self._levels[-1]) // 2)))
+            self._levels.append(np.zeros((-(-len(self._levels[-1]) // WIDTH), WIDTH)))
 
     @property
     def total(self) -> float:
         """Sum of all priorities."""
-        return float(self._levels[-1][0])
+        return float(self._levels[-1].sum())
 
     @property
     def priorities(self) -> np.ndarray:
         """Priority of each slot; read-only."""
-        return self._levels[0]
+        return self._levels[0].reshape(-1)[: self.size]
 
     def update(self, slots: np.ndarray, priorities: np.ndarray | float) -> None:
         """Set the priorities of slots; if a slot is given twice, its last priority counts."""
         values = np.broadcast_to(np.asarray(priorities, np.float64), np.shape(slots))
         if not np.isfinite(values).all() or (values < 0).any():
             raise InputError("priorities must be finite numbers of 0 or more, but some are negative, infinite or NaN.")
-        self._levels[0][slots] = values
-        touched = np.unique(slots)
-        for below, level in zip(self._levels, self._levels[1:], strict=False):
-            touched = np.unique(touched >> 1)
-            left = 2 * touched
-            right = np.minimum(left + 1, len(below) - 1)
-            level[touched] = below[left] + np.where(left + 1 < len(below), below[right], 0.0)
+        self._levels[0].reshape(-1)[slots] = values
+        touched = np.asarray(slots)
+        for below, level in itertools.pairwise(self._levels):
+            touched = np.unique(touched // WIDTH)
+            level.reshape(-1)[touched] = below[touched].sum(1)
 
     def find(self, values: np.ndarray) -> np.ndarray:
         """Return for each value in [0, total) the first slot at which the cumulative sum of priorities exceeds it."""
         rest = np.array(values, np.float64)
-        node = np.zeros(rest.shape, np.int64)
-        for level in reversed(self._levels[:-1]):
-            left = 2 * node
-            mass = level[left]
-            right = np.minimum(left + 1, len(level) - 1)
-            # rounding may leave a rest just past the last slot with a priority: never descend into an empty half
-            go = (rest >= mass) & (left + 1 < len(level)) & (level[right] > 0)
-            rest = np.where(go, rest - mass, np.minimum(rest, np.nextafter(mass, 0.0)))
-            node = np.where(go, right, left)
+        every, node = np.arange(len(rest)), np.zeros(len(rest), np.int64)
+        for level in reversed(self._levels):
+            children = level[node]
+            sums = np.cumsum(children, 1)
+            # rounding may leave a rest below 0 or beyond the last child with a priority: never descend into an empty one
+            rest = np.minimum(np.maximum(rest, 0.0), np.nextafter(sums[:, -1], 0.0))
+            child = np.argmax(sums > rest[:, None], 1)
+            rest = rest - sums[every, child] + children[every, child]
+            node = node * WIDTH + child
         return node
 
 

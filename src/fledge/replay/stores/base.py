@@ -67,6 +67,10 @@ class Store(ABC):
         """Return the average compressed size of a frame of the key, over all frames ever added."""
         return self.added_bytes / max(self.added_rows, 1)
 
+    def plan(self) -> dict[str, Any]:
+        """Return the entry of a saved state from which `stores.plan` makes the same store, empty."""
+        return {"keys": self.keys, "rows": self.rows, "codec": self.codec}
+
     def evict(self) -> None:
         """Remove the oldest episode."""
         rows = int(self.length.view()[0])
