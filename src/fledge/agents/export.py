@@ -29,6 +29,7 @@ from fledge.core.extras import extra
 from fledge.core.machine import package_version
 
 TOLERANCE = 1e-5
+OPSET, IR_VERSION = 18, 8  # read by onnxruntime 1.14 and later, which robots with Python 3.8 have
 
 
 def export_agent(agent: BaseAgent, path: Path, contract: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -115,12 +116,14 @@ def write_onnx(module: nn.Module, inputs: dict[str, Tensor], outputs: Sequence[s
             module,
             tuple(inputs.values()),
             dynamo=True,
+            opset_version=OPSET,
             input_names=list(inputs),
             output_names=list(outputs),
             dynamic_shapes=(tuple({0: batch} for _ in inputs),),
         )
     assert program is not None
     program.model.metadata_props["contract"] = contract
+    program.model.ir_version = IR_VERSION
     program.save(str(path))
 
 

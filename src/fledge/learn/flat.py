@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from fledge.learn.shared_average import SharedAverage
+
 
 class FlatParameters:
     """Flat tensors of all trainable parameters of a module (`values`) and of their gradients (`grads`)."""
@@ -22,6 +24,8 @@ class FlatParameters:
         flat = torch.cat([p.detach().reshape(-1) for p in parameters])
         self.values, self.grads = nn.Parameter(flat), torch.zeros_like(flat)
         self.values.grad = self.grads
+        self._connected = False  # all ranks connect at their first average
+        self._shared: SharedAverage | None = None
         self._places: dict[nn.Parameter, slice] = {}
         offset = 0
         for p in parameters:
@@ -35,7 +39,12 @@ class FlatParameters:
 
     def average_grads(self, ranks: int) -> None:
         """Average the gradients over all ranks, in place."""
-        average_over_ranks(self.grads, ranks)
+        if ranks > 1 and not self._connected:
+            self._connected, self._shared = True, SharedAverage.connect(self.grads)
+        if self._shared is not None:
+            self._shared(self.grads)
+        else:
+            average_over_ranks(self.grads, ranks)
 
     def part(self, module: nn.Module) -> Tensor:
         """Return the part of the flat gradients that belongs to a submodule, whose parameters must be adjacent."""

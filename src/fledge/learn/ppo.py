@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
-from torch.nn import functional as F
 
 from fledge.agents.actor_critic import ActorCritic
 from fledge.agents.distributions import Params
@@ -29,6 +28,7 @@ from fledge.core.errors import ConfigError, NumericsError
 from fledge.core.settings import check_settings, setting
 from fledge.learn.base import Learner, finite_report
 from fledge.learn.flat import FlatParameters, average_over_ranks, copy_optimizer
+from fledge.learn.objective import objective
 from fledge.learn.returns import gae
 from fledge.learn.sequences import cut, cut_states, find_begins, sequence_length, take
 
@@ -138,6 +138,7 @@ class PPO(Learner):
         self.optimizer = torch.optim.Adam([self.flat.values], lr=cfg.lr, eps=cfg.adam_eps, fused=True)
         self.optimizers = {"policy": self.optimizer}
         self._sums, self.last_loss = torch.zeros(8, device=device), torch.zeros((), device=device)
+        self._one = torch.ones(1, device=device)
         self.schedule(0.0)  # the first rollout needs the exploration spread of the first update
 
     def state_dict(self) -> dict[str, Any]:
@@ -263,34 +264,11 @@ class PPO(Learner):
 
     def losses(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the loss of a minibatch, and its metrics: policy loss, value loss, entropy, KL divergence, clipped share."""
-        cfg = self.cfg
         with torch.autocast("cuda", torch.bfloat16) if self.bf16 else contextlib.nullcontext():
             params, value = self._evaluate(batch)
         params, value = tuple(p.float() for p in params), value.float()
-        log_ratio = self.policy.head.log_prob(params, batch["raw_action"]) - batch["log_prob"]
-        ratio = log_ratio.exp()
-        advantage = batch["advantage"]
-        policy_loss = -torch.min(ratio * advantage, ratio.clamp(1 - cfg.clip, 1 + cfg.clip) * advantage).mean()
-        value_loss = self._value_loss(value, batch["value"], batch["target"])
-        entropy = self.policy.head.entropy(params).mean()
-        loss = cfg.actor_coef * policy_loss + cfg.value_coef * value_loss - self.entropy_coef * entropy
-        with torch.no_grad():
-            kl = (ratio - 1 - log_ratio).mean()
-            clipped = ((ratio - 1).abs() > cfg.clip).float().mean()
-            parts = torch.stack([policy_loss, value_loss, entropy, kl, clipped])
-        return loss, parts
-
-    def _value_loss(self, value: Tensor, old: Tensor, target: Tensor) -> Tensor:
-        """Return the mean Huber loss of the values; with value_clip, the larger of the losses with and without clipping."""
-        cfg = self.cfg
-        loss = F.huber_loss(value, target, reduction="none", delta=cfg.huber_delta)
-        if cfg.value_clip == 0:
-            return loss.mean()
-        near = old + (value - old).clamp(-cfg.value_clip, cfg.value_clip)
-        clipped = F.huber_loss(near, target, reduction="none", delta=cfg.huber_delta)
-        if cfg.value_clip_by == "minibatch":
-            return torch.max(loss.mean(), clipped.mean())
-        return torch.max(loss, clipped).mean()
+        log_prob, entropy = self.policy.head.evaluate(params, batch["raw_action"])
+        return objective(log_prob, value, entropy, batch, self.cfg, self.entropy_coef)
 
     def _step(self, batch: dict[str, Tensor]) -> None:
         self.flat.zero_grad()
@@ -299,11 +277,8 @@ class PPO(Learner):
         self.flat.average_grads(self.ranks)
         norm = self.flat.clip_grad_norm(self.cfg.max_grad_norm, self.clipped)
         self.optimizer.step()
-        self._sums[:5] += parts
-        self._sums[5] += norm
         self.last_loss = loss.detach()
-        self._sums[6] += self.last_loss
-        self._sums[7] += 1
+        self._sums += torch.cat([parts, torch.stack([norm, self.last_loss]), self._one])
 
     def _report(self) -> dict[str, float]:
         """Return the mean of each metric that `_step` summed; raise NumericsError if one is not finite.

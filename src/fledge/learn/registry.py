@@ -12,8 +12,8 @@ from fledge.agents.actor_critic import ActorCritic
 from fledge.agents.q_network import QNetwork
 from fledge.agents.squashed import SquashedActor
 from fledge.core.code import absolute, find_object, is_reference
+from fledge.core.config_help import check_config_class
 from fledge.core.errors import ConfigError
-from fledge.core.overrides import check_config_class
 from fledge.learn.base import Learner
 from fledge.learn.off_policy import OffPolicy
 
