@@ -123,7 +123,7 @@ class PlainPlanner:
         gaps = [math.inf]
         for place, vel, wide, tall in self.movers:
             d = place + t * vel - at
-            further = further_s * max(np.linalg.norm(vel) - 1.5, 0.0)
+            further = further_s * max(float(np.linalg.norm(vel)) - 1.5, 0.0)
             gaps.append(max(np.hypot(d[0], d[1]) - wide, abs(d[2]) - tall) - further)
         return min(gaps)
 
