@@ -58,14 +58,15 @@ def expected(env: Watched, i: int, was: np.ndarray, pos: np.ndarray, then: np.nd
     margin = min(pos[2] - lowest, env.cfg.max_height_m - pos[2])
     if margin < 0:
         return "out_of_bounds", margin
-    slot = int(env.last["slot"][i])
+    slot, reach = int(env.last["slot"][i]), RADIUS + 0.5 + np.abs(pos - was).max()  # 0.5 m: more than a mover does
     centre, half = columns(env, slot)
-    near = np.abs(centre - pos)[:, :2].max(axis=1) < 2.5
+    near = (np.abs(centre - pos) - half)[:, :2].max(axis=1) < reach  # the gap to others is far from 0
     static = least_gaps(collision, centre[near] - drone[:, None], half[near], np.zeros(near.sum(), bool))
     now = env.bank.tensors["trail"][-1, slot].double().numpy()
-    near = np.abs(now - pos)[:, :2].max(axis=1) < 2.5
-    kinds, now, then = env.bank.kinds.numpy()[near], now[near], then[near]
+    kinds = env.bank.kinds.numpy()
     half = sizes(kinds).astype(np.float64) / 2
+    near = (np.abs(now - pos) - half)[:, :2].max(axis=1) < reach
+    kinds, half, now, then = kinds[near], half[near], now[near], then[near]
     moving = least_gaps(collision, then + t * (now - then) - drone[:, None], half, is_round(kinds))
     column, mover = static.min(initial=9.0), moving.min(initial=9.0)
     if column <= 0.0:
@@ -92,6 +93,8 @@ def test_a_collision_is_one_of_the_bodys_whole_path(collision: Collision, speed:
         env.step(action)
         crash = [env.outcomes[int(c)] for c in env.last["crash"]]
         for i in range(64):
+            if crash[i] == "running" and (t + i) % 3:
+                continue  # a third of the flights that go on is enough, and the reference is slow
             name, gap = expected(env, i, *(a[i].double().numpy() for a in (was, env.last["pos"], then)))
             if abs(gap) < UNSURE_M:
                 unsure += 1

@@ -134,22 +134,26 @@ def look(env: NavigationEnv) -> np.ndarray:
     """[N, H * V] distances that the env observes, without beginning an episode."""
     no_env = torch.zeros(env.num_envs, dtype=torch.bool)
     lidar = env.reset(env_mask=no_env)["obs"]["lidar"]
-    return RANGE - lidar.flatten(1).numpy().astype(np.float64)
+    return env.cfg.lidar_range_m - lidar.flatten(1).numpy().astype(np.float64)
 
 
-def expected(env: NavigationEnv, yaw: np.ndarray, ignore_columns: bool = False) -> np.ndarray:
+def expected(env: NavigationEnv, yaw: np.ndarray, ignore_columns: bool = False, lift: float = 0.0) -> np.ndarray:
+    """[N, H * V] distances by brute force, with the drones `lift` m higher."""
     cfg, rows = env.cfg, []
+    reach = cfg.lidar_range_m
     for i in range(env.num_envs):
         slot = int(env.state["slot"][i])
-        rays = make_rays(env.state["pos"][i].numpy(), yaw[i], cfg.lidar_azimuths, cfg.lidar_elevations_deg)
+        origin = env.state["pos"][i].double().numpy() + np.array([0.0, 0.0, lift])
+        rays = make_rays(origin, yaw[i], cfg.lidar_azimuths, cfg.lidar_elevations_deg)
         hit = ground(rays)
-        if cfg.static_obstacles and not ignore_columns:
+        if not ignore_columns:
             low, high = columns_of(env.bank.boxes[slot].numpy(), env.bank.heights[slot].numpy())
-            near = (np.abs((low + high)[:, :2] / 2 - rays.origin[:2]) < RANGE + 1).all(-1)  # saves time, no more
+            away = np.maximum(low[:, :2] - rays.origin[:2], rays.origin[:2] - high[:, :2])
+            near = (away < reach).all(-1) & (high > low).all(-1)  # saves time, and leaves out empty boxes
             hit = np.minimum(hit, slabs(rays, low[near], high[near]).min(-1, initial=np.inf))
         if cfg.lidar_sees_movers:
             hit = np.minimum(hit, movers_of(env.bank.tensors["trail"][-1, slot].numpy().astype(np.float64), rays))
-        rows.append(np.minimum(hit, RANGE))
+        rows.append(np.minimum(hit, reach))
     return np.stack(rows)
 
 
@@ -224,23 +228,13 @@ def test_where_boxes_overlap_the_taller_one_stops_the_beam(make_env: MakeEnv) ->
     rng = np.random.default_rng(0)
     for heights in ([1.5, 4.0], [4.0, 1.5]):
         env.bank.heights[0] = torch.tensor(heights)
-        rebuild_grid(env)
+        env.bank.draw_boxes(np.arange(1))
         place(env, rng, np.array([[-1.05, 0.05, 2.0]]), tilt=0.0)
         env.state["quat"][0] = torch.tensor([0.0, 0.0, 0.0, 1.0])
         ahead = look(env).reshape(36, 2)[0]
         front = 0.4 if heights[0] < 2.0 else 0.0  # the low box is flown over; the tall one begins 0.4 m later
         assert ahead[0] == pytest.approx(1.05 + front, abs=TOLERANCE_M)
         assert ahead[1] == pytest.approx((1.05 + front) / np.cos(np.radians(10)), abs=TOLERANCE_M)
-
-
-def rebuild_grid(env: NavigationEnv) -> None:
-    import warp as wp
-
-    from fledge.tasks.navigation.physics.terrain import rasterise
-
-    slots = wp.array(np.arange(1, dtype=np.int32), device="cpu")
-    boxes, heights = wp.from_torch(env.bank.boxes, dtype=wp.vec4i), wp.from_torch(env.bank.heights)
-    wp.launch(rasterise, 1, [slots, env.cfg.static_obstacles, boxes, heights, env.bank.maps.grid], device="cpu")
 
 
 def test_lidar_that_sees_movers_equals_analytic_boxes_and_cylinders(make_env: MakeEnv) -> None:

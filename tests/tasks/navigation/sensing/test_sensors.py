@@ -109,7 +109,7 @@ def test_rays_of_a_named_sensor_have_the_directions_of_its_data_sheet(name: str)
 def test_rays_of_tilted_drones_equal_brute_force_over_boxes_ground_and_movers(
     name: str, tilts: bool, make_env: MakeEnv
 ) -> None:
-    env = make_env(name, *PLAIN, f"env.lidar_tilts={tilts}", "env.moving_obstacles=40")
+    env = make_env(name, *PLAIN, f"env.lidar_tilts={tilts}", "env.moving_obstacles=40", num_envs=8)
     place(env, np.random.default_rng(5), tilt=1.2)
     ours, cfg, hits = look(env), env.cfg, []
     rays_b = directions(cfg)

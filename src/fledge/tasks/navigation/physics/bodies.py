@@ -9,7 +9,7 @@ is long excludes a contact, and otherwise a ternary search finds the smallest ga
 import warp as wp
 
 from fledge.tasks.navigation.physics.crowd import Crowd
-from fledge.tasks.navigation.physics.shapes import height_of, is_standing, width_of
+from fledge.tasks.navigation.physics.shapes import WIDEST_M, height_of, is_standing, width_of
 from fledge.tasks.navigation.physics.structs import SPHERE, Params
 from fledge.tasks.navigation.physics.terrain import (
     CELL_M,
@@ -22,6 +22,7 @@ from fledge.tasks.navigation.physics.terrain import (
     free_distance,
 )
 
+CORNER_M = 0.75 * WIDEST_M  # farther than any point of a mover is from its middle, seen from above
 MOVER_STEP_M = 0.6  # farther than any moving obstacle moves in a physics step (at most 5 m/s for 0.1 s)
 SEARCHES = 24  # a third of the line is dropped each time: 1e-4 of its length is left
 
@@ -105,17 +106,17 @@ def touches_columns(p: Params, grid: wp.array2d(dtype=wp.uint8), slot: int, was:
 @wp.func
 def touches_movers(p: Params, crowd: Crowd, k: int, slot: int, was: wp.vec3, pos: wp.vec3) -> bool:
     """Return whether the body touches a moving obstacle in physics step k of the decision, flying from `was` to `pos`."""
-    reach = p.collision_radius_m + wp.length(pos - was) + MOVER_STEP_M
-    for j in range(crowd.count[slot]):
-        now = crowd.trail[k, slot, j]
-        kind = crowd.kinds[j]
-        wide = 0.5 * width_of(kind)
-        away = now - pos
-        near = 1.5 * wide + reach  # 1.5 > sqrt(2), for the corners of boxes
+    near = CORNER_M + p.collision_radius_m + wp.length(pos - was) + MOVER_STEP_M
+    j = int(0)
+    while j < crowd.count[slot]:  # not range(), see `scan_columns`
+        away = crowd.trail[k, slot, j] - pos
         if wp.abs(away[0]) < near and wp.abs(away[1]) < near:
             then = crowd.before[slot, j]
             if k > 0:
                 then = crowd.trail[k - 1, slot, j]
-            if touches(p, is_standing(kind), wp.vec3(wide, wide, 0.5 * height_of(kind)), then - was, away):
+            kind = crowd.kinds[j]
+            half = wp.vec3(0.5 * width_of(kind), 0.5 * width_of(kind), 0.5 * height_of(kind))
+            if touches(p, is_standing(kind), half, then - was, away):
                 return True
+        j += 1
     return False

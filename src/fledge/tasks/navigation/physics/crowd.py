@@ -72,6 +72,23 @@ def stream(purpose: int, j: int) -> wp.uint32:
 
 
 @wp.func
+def mover_of(first: int, tid: int, crowd: Crowd) -> tuple[int, int]:
+    """Return slot and number of the obstacle that a thread moves, if `first` is the slot of thread 0."""
+    obstacles = crowd.origin.shape[1]
+    return first + tid / obstacles, tid % obstacles
+
+
+@wp.func
+def place(crowd: Crowd, slot: int, j: int, origin: wp.vec3, goal: wp.vec3, vel: wp.vec3):
+    """Place obstacle j at its origin, before the first decision."""
+    crowd.origin[slot, j] = origin
+    crowd.goal[slot, j] = goal
+    crowd.vel[slot, j] = vel
+    crowd.before[slot, j] = origin
+    crowd.trail[crowd.trail.shape[0] - 1, slot, j] = origin
+
+
+@wp.func
 def spread(u: float) -> float:
     """Return a coordinate inside the obstacles' area, m, from a uniform random number in [0, 1)."""
     return AREA_HALF_M * (2.0 * u - 1.0)
@@ -111,7 +128,6 @@ def place_crowd(slots: wp.array(dtype=wp.int32), keys: wp.array(dtype=wp.vec2ui)
     """Place obstacles at rest at their origins, one thread per map; `step_crowd` then draws the goals of roaming ones."""
     slot = slots[wp.tid()]
     key = keys[slot]
-    last = crowd.trail.shape[0] - 1
     for j in range(crowd.placed[slot]):
         origin = wp.vec3()
         goal = wp.vec3()
@@ -122,11 +138,7 @@ def place_crowd(slots: wp.array(dtype=wp.int32), keys: wp.array(dtype=wp.vec2ui)
         else:
             origin = roaming_origin(crowd, key, slot, j, seed)
             goal = origin
-        crowd.origin[slot, j] = origin
-        crowd.goal[slot, j] = goal
-        crowd.vel[slot, j] = wp.vec3()
-        crowd.before[slot, j] = origin
-        crowd.trail[last, slot, j] = origin
+        place(crowd, slot, j, origin, goal, wp.vec3())
 
 
 @wp.func
@@ -170,11 +182,8 @@ def step_crowd(
     crowd: Crowd,
 ):
     """Move all obstacles by the physics steps of one decision, one thread per obstacle; on unused maps they do not move."""
-    tid = wp.tid()
-    obstacles = crowd.origin.shape[1]
+    slot, j = mover_of(first, wp.tid(), crowd)
     steps = crowd.trail.shape[0]
-    slot = first + tid / obstacles
-    j = tid - (slot - first) * obstacles
     start_age = clock[0] - crowd.born[slot]
     if j >= crowd.placed[slot] or start_age < 0:
         return

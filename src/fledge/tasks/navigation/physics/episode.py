@@ -29,7 +29,6 @@ from fledge.tasks.navigation.physics.structs import (
     LANE,
     MIXED,
     ROWS,
-    Beams,
     Drones,
     Maps,
     Obs,
@@ -41,7 +40,6 @@ from fledge.tasks.navigation.physics.structs import (
 )
 from fledge.tasks.navigation.physics.terrain import open_axis
 from fledge.tasks.navigation.rewards import KINDS, RewardKind, Step, total_reward
-from fledge.tasks.navigation.sensing.mover_beams import scan_movers
 from fledge.tasks.navigation.sensing.observe import (
     add_lidar_noise,
     clear_observations,
@@ -57,31 +55,38 @@ P_DOMAIN = wp.uint32(int(Purpose.DOMAIN))
 
 
 @wp.func
-def beam_logs(i: int, p: Params, obs: Obs) -> float:
-    """Return the mean of the logarithms of the LiDAR distances (in m) of drone i."""
+def read_beams(i: int, p: Params, obs: Obs) -> wp.vec2:
+    """Return the shortest LiDAR distance of drone i, m, and the mean of the logarithms of all distances (in m).
+
+    The logarithms are 0 unless the reward is NavRL's. Four distances share a logarithm, which is that of their product.
+    """
     beams = p.lidar_azimuths * p.elevations
-    logs = float(0.0)
-    hits = int(0)
-    for n in range(beams):
-        value = obs.lidar[i, n]
-        if value > 0.0:
-            logs = logs + wp.log(wp.max(p.lidar_range_m - value, 1.0e-6))
-            hits = hits + 1
-    return (logs + float(beams - hits) * wp.log(p.lidar_range_m)) / float(beams)
-
-
-@wp.func
-def beam_gap(i: int, p: Params, obs: Obs) -> float:
-    """Return the shortest LiDAR distance of drone i, m."""
+    missed = wp.log(p.lidar_range_m)
     nearest = float(0.0)
-    for n in range(p.lidar_azimuths * p.elevations):
-        nearest = wp.max(nearest, obs.lidar[i, n])
-    return p.lidar_range_m - nearest
+    logs = float(0.0)
+    n = int(0)
+    while n < beams:  # not range(), see `scan_columns`
+        seen = wp.vec4()
+        for k in range(4):
+            if n + k < beams:
+                seen[k] = obs.lidar[i, n + k]
+        most = wp.max(seen)
+        nearest = wp.max(nearest, most)
+        if most == 0.0:
+            logs = logs + 4.0 * missed
+        elif p.reward_kind == NAVRL:
+            product = float(1.0)
+            for k in range(4):
+                product = product * wp.max(p.lidar_range_m - seen[k], 1.0e-6)
+            logs = logs + wp.log(product)
+        n += 4
+    logs = logs - float(n - beams) * missed  # of the last four, those beyond the last beam
+    return wp.vec2(p.lidar_range_m - nearest, logs / float(beams))
 
 
 @wp.func
-def read_step(i: int, p: Params, drones: Drones, obs: Obs, movers: wp.vec2) -> Step:
-    """Return the inputs of the reward terms; `movers` is the result of `observe_obstacles`."""
+def read_step(i: int, p: Params, drones: Drones, logs: wp.vec2) -> Step:
+    """Return the inputs of the reward terms; `logs` is the result of `complete`."""
     s = Step()
     to_goal = drones.goal[i] - drones.pos[i]
     s.seconds = drones.elapsed[i]
@@ -89,35 +94,37 @@ def read_step(i: int, p: Params, drones: Drones, obs: Obs, movers: wp.vec2) -> S
     s.towards = wp.dot(drones.vel[i], to_goal / wp.max(wp.length(to_goal), 1.0e-6))
     s.outside = outside_band(drones.pos[i][2], drones.start[i], drones.goal[i])
     s.outside_m2s = drones.outside[i]
-    s.mover_logs = movers[0]
+    s.mover_logs = logs[0]
     if p.reward_kind == NAVRL:
-        s.column_logs = beam_logs(i, p, obs)
+        s.column_logs = logs[1]
     else:
         s.gap = drones.gap[i]
     return s
 
 
 @wp.func
-def complete(i: int, p: Params, maps: Maps, beams: Beams, drones: Drones, obs: Obs) -> wp.vec2:
-    """Complete drone i's observations after `scan`, except for LiDAR noise; return the result of `observe_obstacles`."""
-    if p.lidar_sees_movers == 1 and p.single_rays == 0:
-        scan_movers(i, p, maps, beams, drones, obs)
+def complete(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs) -> wp.vec2:
+    """Complete drone i's observations after `scan`, except for LiDAR noise.
+
+    Return the mean logarithm of the distances to movers, as in `observe_obstacles`, and that of the beams, as in `read_beams`.
+    """
     observe_self(i, p, maps, drones, obs)
     movers = observe_obstacles(i, p, maps, drones, obs)
-    drones.gap[i] = wp.min(beam_gap(i, p, obs), movers[1])
-    return movers
+    columns = read_beams(i, p, obs)
+    drones.gap[i] = wp.min(columns[0], movers[1])
+    return wp.vec2(movers[0], columns[1])
 
 
 @wp.kernel(enable_backward=False)
-def conclude(first: int, p: Params, maps: Maps, beams: Beams, drones: Drones, result: Result, obs: Obs):
+def conclude(first: int, p: Params, maps: Maps, drones: Drones, result: Result, obs: Obs):
     """Complete the observation, compute the reward, and decide whether the episode ended."""
     i = first + wp.tid()
-    movers = complete(i, p, maps, beams, drones, obs)
+    logs = complete(i, p, maps, drones, obs)
     crash = drones.crash[i]
     reached = drones.reached[i] == 1
     terminated = crash > 0 or (reached and p.success_ends_episode == 1)
     truncated = (not terminated) and drones.step[i] >= step_limit(p, drones.start[i], drones.goal[i], drones.route[i])
-    step = read_step(i, p, drones, obs, movers)
+    step = read_step(i, p, drones, logs)
     step.crashed = crash > 0
     step.succeeded = terminated and crash == 0
     reward = total_reward(p.reward_kind, p.weights, step, i, result.terms)
@@ -255,8 +262,10 @@ def keep_final(first: int, result: Result, obs: wp.array2d(dtype=wp.uint8), fina
     """Copy an observation, as bytes, to `final` for every drone whose episode ended."""
     i = first + wp.tid()
     if takes_part(i, 1, result):
-        for k in range(obs.shape[1]):
+        k = int(0)
+        while k < obs.shape[1]:  # not range(), see `scan_columns`
             final[i, k] = obs[i, k]
+            k += 1
 
 
 @wp.kernel(enable_backward=False)
@@ -270,11 +279,11 @@ def restart(
 
 
 @wp.kernel(enable_backward=False)
-def observe(first: int, only_ended: int, p: Params, maps: Maps, beams: Beams, drones: Drones, result: Result, obs: Obs):
+def observe(first: int, only_ended: int, p: Params, maps: Maps, drones: Drones, result: Result, obs: Obs):
     """Complete the observations after `scan`, without a reward; with `only_ended` just for drones whose episode ended."""
     i = first + wp.tid()
     if takes_part(i, only_ended, result):
-        complete(i, p, maps, beams, drones, obs)
+        complete(i, p, maps, drones, obs)
         add_lidar_noise(i, p, maps, drones, obs)
         if p.drones > 1 and has_landed(drones, i):
             clear_observations(i, p, obs)

@@ -7,17 +7,19 @@ from fledge.envs.kernel_random import TWO_PI, normal2, uniform4
 from fledge.tasks.navigation.physics.bodies import touches_columns, touches_movers
 from fledge.tasks.navigation.physics.crowd import Crowd
 from fledge.tasks.navigation.physics.quadrotor import DAMPING, Airframe, Body, step_first_order, step_quadrotor, yaw_of
-from fledge.tasks.navigation.physics.shapes import is_touching
+from fledge.tasks.navigation.physics.shapes import WIDEST_M, is_touching
 from fledge.tasks.navigation.physics.structs import (
     BEAMS,
     FIRST_ORDER,
     HEADINGS,
+    LEE,
     SPHERE,
     Beams,
     Drones,
     Maps,
     Outcome,
     Params,
+    Trail,
     goal_frame,
     step_limit,
     to_world,
@@ -61,9 +63,13 @@ def beams_hit(p: Params, maps: Maps, beams: Beams, slot: int, pos: wp.vec3, yaw:
 @wp.func
 def is_near_mover(p: Params, crowd: Crowd, k: int, slot: int, pos: wp.vec3) -> bool:
     """Return whether the drone touches a moving obstacle in physics step k of the decision, by NavRL's rule."""
-    for j in range(crowd.count[slot]):
-        if is_touching(crowd.kinds[j], crowd.trail[k, slot, j] - pos, p.collision_radius_m):
+    near = 0.5 * WIDEST_M + p.collision_radius_m
+    j = int(0)
+    while j < crowd.count[slot]:  # not range(), see `scan_columns`
+        away = crowd.trail[k, slot, j] - pos
+        if wp.abs(away[0]) <= near and is_touching(crowd.kinds[j], away, p.collision_radius_m):
             return True
+        j += 1
     return False
 
 
@@ -95,6 +101,28 @@ def velocity_command(p: Params, action: wp.array2d(dtype=wp.float32), i: int, po
         span * wp.clamp(action[i, 1], 0.0, 1.0) - p.speed_limit,
         span * wp.clamp(action[i, 2], 0.0, 1.0) - p.speed_limit,
     )
+
+
+@wp.func
+def world_command(p: Params, drones: Drones, action: wp.array2d(dtype=wp.float32), i: int) -> wp.vec3:
+    """Return the velocity that drone i's action commands, m/s, world."""
+    drift = drones.drift[i]
+    goal = drones.goal[i]
+    estimate = drones.pos[i] + wp.vec3(drift[0], drift[1], drift[2])
+    command = to_world(velocity_command(p, action, i, estimate, goal), goal_frame(drones.start[i], goal))
+    if drift[3] != 0.0:
+        command = turned(command, -drift[3])  # the drone turns it into the world by its estimated yaw
+    return command
+
+
+@wp.func
+def late_command(p: Params, drones: Drones, i: int, step: int, command: wp.vec3) -> wp.vec3:
+    """Remember a command of drone i, and return the one that it receives in this physics step."""
+    if p.latency_steps == 0:
+        return command
+    ring = p.latency_steps + 1
+    drones.commands[i, step % ring] = command
+    return drones.commands[i, (step - drones.latency[i] + ring) % ring]
 
 
 @wp.func
@@ -152,7 +180,26 @@ def outside_band(z: float, start: wp.vec3, goal: wp.vec3) -> float:
 
 
 @wp.kernel(enable_backward=False)
-def fly(first: int, p: Params, maps: Maps, beams: Beams, action: wp.array2d(dtype=wp.float32), drones: Drones):
+def command(
+    first: int, p: Params, action: wp.array2d(dtype=wp.float32), drones: Drones, commands: wp.array2d(dtype=wp.vec3)
+):
+    """Write the velocity command of every physics step of a decision, [decimation, N], for another simulator."""
+    i = first + wp.tid()
+    wanted = world_command(p, drones, action, i)
+    for k in range(p.decimation):
+        commands[k, i] = late_command(p, drones, i, drones.step[i] + k, wanted)
+
+
+@wp.kernel(enable_backward=False)
+def fly(
+    first: int,
+    p: Params,
+    maps: Maps,
+    beams: Beams,
+    action: wp.array2d(dtype=wp.float32),
+    drones: Drones,
+    trail: Trail,
+):
     """Fly all drones for one decision of `decimation` physics steps, each only until an event ends its episode."""
     i = first + wp.tid()
     slot = drones.slot[i]
@@ -165,12 +212,7 @@ def fly(first: int, p: Params, maps: Maps, beams: Beams, action: wp.array2d(dtyp
     body.quat = drones.quat[i]
     body.rate = drones.rate[i]
     body.throttle = drones.throttle[i]
-    x_axis = goal_frame(start, goal)
-    drift = drones.drift[i]
-    estimate = body.pos + wp.vec3(drift[0], drift[1], drift[2])
-    command = to_world(velocity_command(p, action, i, estimate, goal), x_axis)
-    if drift[3] != 0.0:
-        command = turned(command, -drift[3])  # the drone turns it into the world by its estimated yaw
+    wanted = world_command(p, drones, action, i)
     before = wp.length(goal - body.pos)
     step = drones.step[i]
     limit = step_limit(p, start, goal, drones.route[i])
@@ -182,20 +224,21 @@ def fly(first: int, p: Params, maps: Maps, beams: Beams, action: wp.array2d(dtyp
         drones.track[i, 0] = body.pos
     for k in range(p.decimation):
         if crash == 0 and (reached == 0 or p.success_ends_episode == 0) and step < limit:
-            current = command
             was = body.pos
-            if p.latency_steps > 0:
-                ring = p.latency_steps + 1
-                drones.commands[i, step % ring] = command
-                current = drones.commands[i, (step - drones.latency[i] + ring) % ring]
+            current = late_command(p, drones, i, step, wanted)
             if p.wind_m_s2 > 0.0:
                 time = maps.clock[0] - p.decimation + k + 1
                 keep = wp.exp(-p.dt_s / p.gust_s)
                 frame.wind = gust(p, wp.uint32(i + p.env_offset), wp.uint32(drones.episode[i]), time, frame.wind, keep)
-            if p.dynamics == FIRST_ORDER:
+            if p.dynamics == LEE:
+                body = step_quadrotor(body, current, frame, DAMPING, p.dt_s)
+            elif p.dynamics == FIRST_ORDER:
                 body = step_first_order(body, current, frame, DAMPING, p.dt_s)
             else:
-                body = step_quadrotor(body, current, frame, DAMPING, p.dt_s)
+                body.pos = trail.pos[k, i]
+                body.vel = trail.vel[k, i]
+                body.quat = trail.quat[k, i]
+                body.rate = trail.rate[k, i]
             step = step + 1
             elapsed = elapsed + p.dt_s
             band = outside_band(body.pos[2], start, goal)

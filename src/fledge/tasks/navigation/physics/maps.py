@@ -22,6 +22,7 @@ from fledge.core.random import derive_seed, split_seed
 from fledge.envs.launch import Call, Launcher
 from fledge.tasks.navigation.config import Layout, Movers, NavigationConfig
 from fledge.tasks.navigation.physics.arena import ROWS, SIDES, place_arena
+from fledge.tasks.navigation.physics.columns import BUCKETS, Columns, sort_columns
 from fledge.tasks.navigation.physics.crowd import Crowd, crowd_kinds, place_crowd, step_crowd
 from fledge.tasks.navigation.physics.paths import place_paths, step_paths
 from fledge.tasks.navigation.physics.pedestrians import (
@@ -78,9 +79,11 @@ class MapBank:
         self.tensors = {"keys": self._zeros(torch.int32, k, 2), "clock": self._zeros(torch.int32, 1), **tensors}
         self.boxes = self._zeros(torch.int32, k, b, 4)  # inner cells: x0, y0, x1, y1
         self.heights = self._zeros(torch.float32, k, b)  # m
+        self._boxes: list[Any] = [wp.from_torch(self.boxes, dtype=wp.vec4i), wp.from_torch(self.heights)]
         self.grid = self._zeros(torch.uint8, 0 if self.worlds else k, CELLS * CELLS)
         self.maps = bind(Maps, {"grid": self.grid, **self.tensors})
         self.maps.crowd = crowd
+        self.maps.columns, self.columns = allocate(Columns, {2: (k, b), "first": (k, BUCKETS + 1)}, device)
         if self.worlds:
             self.maps.voxels = self.worlds.struct
         self._pending: Future[None] | None = None
@@ -99,7 +102,8 @@ class MapBank:
         cfg = self.cfg
         per_map = (
             (0 if cfg.world else CELLS * CELLS)
-            + 20 * cfg.static_obstacles
+            + 40 * cfg.static_obstacles
+            + 4 * BUCKETS
             + 12 * cfg.moving_obstacles * (3 + cfg.decimation)
         )
         need, have = self.slots * per_map, available_bytes(self.device)
@@ -176,7 +180,6 @@ class MapBank:
     def _build_on_this_thread(self, slots: np.ndarray, crowd: bool) -> None:
         device, n, num_boxes, maps = str(self.device), len(slots), self.cfg.static_obstacles, self.maps
         index: Any = wp.array(slots.astype(np.int32), device=device)
-        boxes, heights = wp.from_torch(self.boxes, dtype=wp.vec4i), wp.from_torch(self.heights)
         if self.worlds:
             if crowd and self.scene:
                 wp.launch(place_paths, n, [index, maps.voxels.world, self.worlds.paths, maps.crowd], device=device)
@@ -185,15 +188,23 @@ class MapBank:
             elif crowd:
                 wp.launch(place_pedestrians, n, [index, self.seed, 1, maps], device=device)
             return
+        boxes, heights = self._boxes
         place = place_arena if self.arena else place_boxes
         wp.launch(place, n, [index, maps.keys, num_boxes, self.seed, boxes, heights], device=device)
         if self.cfg.walls:
             wp.launch(place_walls, n, [index, maps.keys, num_boxes, boxes, heights], device=device)
-        wp.launch(rasterise, n, [index, self.boxes.shape[1], boxes, heights, maps.grid], device=device)
+        self.draw_boxes(slots)
         if crowd and self.pedestrians:
             wp.launch(place_pedestrians, n, [index, self.seed, 0, maps], device=device)
         elif crowd:
             wp.launch(place_crowd, n, [index, maps.keys, self.seed, maps.crowd], device=device)
+
+    def draw_boxes(self, slots: np.ndarray) -> None:
+        """Write the grids and the sorted columns of some slots from `boxes` and `heights`."""
+        index: Any = wp.array(slots.astype(np.int32), device=str(self.device))
+        args = [index, self.boxes.shape[1], *self._boxes]
+        wp.launch(rasterise, len(slots), [*args, self.maps.grid], device=str(self.device))
+        wp.launch(sort_columns, len(slots), [*args, self.maps.columns], device=str(self.device))
 
     def build_for_episodes(self, envs: np.ndarray, global_envs: np.ndarray, episodes: np.ndarray, clock: int) -> None:
         """Build the maps of these envs' next episodes, each in the env's own slot; used with `env.fresh_maps`."""
@@ -229,12 +240,18 @@ class MapBank:
     def state_dict(self) -> dict[str, Any]:
         """Return keys, clock and crowds; forests are rebuilt from their keys."""
         self.wait()
-        return {"head": self._head, "share": self._share, **{k: v.clone() for k, v in self.tensors.items()}}
+        worlds = {"worlds": self.worlds.digest} if self.worlds else {}
+        return {"head": self._head, "share": self._share, **worlds, **{k: v.clone() for k, v in self.tensors.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore keys, clock and crowds, and rebuild every forest."""
         self.wait()
         state = {"before": state["trail"][-1], **state}  # older checkpoints lack it
+        if self.worlds and state.get("worlds", own := self.worlds.digest) != own:  # older checkpoints lack it, too
+            raise InputError(
+                f"A file of env.world={self.cfg.world} has changed since this state was saved: restore it, or give the new "
+                "file another name and pass it as env.world=FILE, so that the envs begin new episodes in it."
+            )
         for name, tensor in self.tensors.items():
             if tuple(state[name].shape) != tuple(tensor.shape):
                 raise InputError(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import warp as wp
 
-from fledge.tasks.navigation.physics.crowd import Crowd
+from fledge.tasks.navigation.physics.crowd import Crowd, mover_of, place
 from fledge.tasks.navigation.worlds.scene import Movers
 
 PERIOD = wp.constant(wp.float64(2.0 * math.pi))
@@ -85,11 +85,7 @@ def place_paths(slots: wp.array(dtype=wp.int32), world: wp.array(dtype=wp.int32)
     for j in range(crowd.placed[slot]):
         at = path_at(paths, world[slot], j, wp.float64(0.0))
         pos = wp.vec3(at[0], at[1], at[2])
-        crowd.origin[slot, j] = pos
-        crowd.goal[slot, j] = pos
-        crowd.vel[slot, j] = wp.vec3(at[3], at[4], at[5])
-        crowd.before[slot, j] = pos
-        crowd.trail[crowd.trail.shape[0] - 1, slot, j] = pos
+        place(crowd, slot, j, pos, pos, wp.vec3(at[3], at[4], at[5]))
 
 
 @wp.kernel(enable_backward=False)
@@ -102,11 +98,8 @@ def step_paths(
     crowd: Crowd,
 ):
     """Move all obstacles by the physics steps of one decision, one thread per obstacle."""
-    tid = wp.tid()
-    obstacles = crowd.origin.shape[1]
+    slot, j = mover_of(first, wp.tid(), crowd)
     steps = crowd.trail.shape[0]
-    slot = first + tid / obstacles
-    j = tid - (slot - first) * obstacles
     age = clock[0] - crowd.born[slot]
     if j >= crowd.placed[slot] or age < 0:
         return

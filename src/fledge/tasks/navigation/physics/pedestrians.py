@@ -25,6 +25,8 @@ from fledge.tasks.navigation.physics.crowd import (
     SPEED_SPAN,
     SPEED_STEPS,
     is_apart,
+    mover_of,
+    place,
     spread,
     stream,
 )
@@ -210,7 +212,6 @@ def place_pedestrians(slots: wp.array(dtype=wp.int32), seed: wp.vec2ui, voxels: 
     """Place pedestrians at rest, clear of walls and apart from each other if there is room; one thread per map."""
     slot = slots[wp.tid()]
     key = maps.keys[slot]
-    last = maps.crowd.trail.shape[0] - 1
     for j in range(maps.crowd.placed[slot]):
         radius = 0.5 * width_of(maps.crowd.kinds[j]) + MARGIN_M
         spacing = float(APART_M)
@@ -231,11 +232,7 @@ def place_pedestrians(slots: wp.array(dtype=wp.int32), seed: wp.vec2ui, voxels: 
             clear = wall_gap(maps, voxels, slot, origin, radius) >= radius
             if clear and is_apart(maps.crowd, slot, j, x, y, spacing):
                 break
-        maps.crowd.origin[slot, j] = origin
-        maps.crowd.goal[slot, j] = origin
-        maps.crowd.vel[slot, j] = wp.vec3()
-        maps.crowd.before[slot, j] = origin
-        maps.crowd.trail[last, slot, j] = origin
+        place(maps.crowd, slot, j, origin, origin, wp.vec3())
 
 
 @wp.kernel(enable_backward=False)
@@ -255,10 +252,7 @@ def plan_pedestrians(
 
     It is a new one if one of these steps is the `plan_steps`-th of the map, else the present one; one thread per pedestrian.
     """
-    tid = wp.tid()
-    obstacles = maps.crowd.origin.shape[1]
-    slot = first + tid / obstacles
-    j = tid - (slot - first) * obstacles
+    slot, j = mover_of(first, wp.tid(), maps.crowd)
     vel = maps.crowd.vel[slot, j]
     planned[slot, j] = vel
     age = maps.clock[0] - maps.crowd.born[slot] + begin
@@ -280,7 +274,7 @@ def plan_pedestrians(
     if wp.length(goal - pos) >= GOAL_REACHED_M:
         wanted = wp.normalize(goal - pos) * (MIN_SPEED + SPEED_SPAN * u[0])
     radius = 0.5 * width_of(maps.crowd.kinds[j])
-    row = slot * obstacles + j
+    row = slot * maps.crowd.origin.shape[1] + j
     ahead = float(2 * plan_steps) * dt  # the velocity is kept for less than this
     walls = add_walls(maps, voxels, slot, pos, radius, planes, row)
     count = add_neighbours(maps, slot, j, k, ahead, planes, row, walls)
@@ -297,10 +291,7 @@ def plan_pedestrians(
 @wp.kernel(enable_backward=False)
 def walk_pedestrians(first: int, begin: int, steps: int, dt: float, maps: Maps, planned: wp.array2d(dtype=wp.vec3)):
     """Move pedestrians by the physics steps `begin` to `begin` + `steps` - 1 of the decision, one thread per pedestrian."""
-    tid = wp.tid()
-    obstacles = maps.crowd.origin.shape[1]
-    slot = first + tid / obstacles
-    j = tid - (slot - first) * obstacles
+    slot, j = mover_of(first, wp.tid(), maps.crowd)
     if j >= maps.crowd.placed[slot] or maps.clock[0] < maps.crowd.born[slot]:
         return
     vel = planned[slot, j]

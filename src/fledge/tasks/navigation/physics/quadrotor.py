@@ -62,6 +62,17 @@ def yaw_of(q: wp.quat) -> float:
 
 
 @wp.func
+def heading_of(q: wp.quat) -> wp.vec2:
+    """Return the cosine and sine of `yaw_of`."""
+    x = 1.0 - 2.0 * (q[1] * q[1] + q[2] * q[2])
+    y = 2.0 * (q[3] * q[2] + q[0] * q[1])
+    length = wp.sqrt(x * x + y * y)
+    if length == 0.0:
+        return wp.vec2(1.0, 0.0)
+    return wp.vec2(x / length, y / length)
+
+
+@wp.func
 def lee_wrench(body: Body, cmd_vel_w: wp.vec3, frame: Airframe) -> wp.vec4:
     """Return the body torque, N m (3), and the collective thrust, N (1), that steer the nominal drone towards a velocity."""
     rot = wp.quat_to_matrix(body.quat)

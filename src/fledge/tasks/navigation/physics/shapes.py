@@ -15,6 +15,7 @@ SHAPES = ("box", "cylinder")
 CYLINDER = SHAPES.index("cylinder")
 KINDS = WIDTHS * len(SHAPES)  # of the crowd in forests
 CUBE, CUBE_M = KINDS, 0.8
+WIDEST_M = 0.25 * WIDTHS
 BOX_M, CYLINDER_M = 1.0, 5.0  # heights
 STANDING_Z_M = 2.5  # centre of an obstacle that stands on the ground
 INF = 1.0e9

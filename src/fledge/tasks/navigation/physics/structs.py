@@ -23,13 +23,14 @@ from fledge.tasks.navigation.config import (
     RandomizeConfig,
     Starts,
 )
+from fledge.tasks.navigation.physics.columns import Columns
 from fledge.tasks.navigation.physics.crowd import Crowd
 from fledge.tasks.navigation.physics.voxel_struct import Voxels
 from fledge.tasks.navigation.rewards import KINDS, Weights, make_weights
 from fledge.tasks.navigation.sensing.observations import OBSERVATIONS
 
 EDGES, ROWS, MIXED, CROSSING, LANE, CIRCLE, STREAMS, CORRIDOR = range(len(Starts))
-FIRST_ORDER = list(Dynamics).index(Dynamics.first_order)
+FIRST_ORDER, LEE = (list(Dynamics).index(d) for d in (Dynamics.first_order, Dynamics.lee))
 SPHERE, BEAMS = (list(Collision).index(c) for c in (Collision.sphere, Collision.beams))
 HEADINGS = list(ActionForm).index(ActionForm.headings)
 LONGEST_CROSSING = math.hypot(2.0 * EDGE_M, 2.0 * CROSSING_HALF_M) / (2.0 * EDGE_M)
@@ -43,7 +44,6 @@ OWN = (
     "scene",  # 1 in scenes, which are worlds of voxels with a flight and movers of their own
     "reward_kind",
     "elevations",
-    "single_rays",  # 1 if each LiDAR ray is cast by itself
 )
 SETTINGS = {  # settings that kernels read as a number
     field.name: float if field.type == "float" else int
@@ -79,7 +79,7 @@ def make_params(cfg: NavigationConfig, **others: Any) -> Any:
         value = getattr(cfg.randomize if hasattr(cfg.randomize, name) else cfg, name)
         setattr(p, name, list(type(value)).index(value) if isinstance(value, enum.Enum) else SETTINGS[name](value))
     p.weights, p.reward_kind = make_weights(cfg.reward), KINDS.index(cfg.reward.kind)
-    p.elevations, p.single_rays = cfg.num_elevations, int(cfg.casts_single_rays)
+    p.elevations = cfg.num_elevations
     for name, value in others.items():
         setattr(p, name, value)
     return p
@@ -121,10 +121,21 @@ class Drones:
 
 
 @wp.struct
+class Trail:
+    """Motion of every drone in a decision of D physics steps, [D, N], if another simulator computes it; else [0, 0]."""
+
+    pos: wp.array2d(dtype=wp.vec3)  # m, world, after each physics step
+    vel: wp.array2d(dtype=wp.vec3)  # m/s, world
+    quat: wp.array2d(dtype=wp.quat)  # body to world
+    rate: wp.array2d(dtype=wp.vec3)  # rad/s, body
+
+
+@wp.struct
 class Maps:
     """All maps of the bank, in K slots."""
 
     grid: wp.array2d(dtype=wp.uint8)  # [K, CELLS * CELLS], see `terrain`
+    columns: Columns  # the same columns as boxes
     voxels: Voxels  # without arrays on the layout's maps
     keys: wp.array(dtype=wp.vec2ui)
     clock: wp.array(dtype=wp.int32)  # [1] physics steps since the env was made
@@ -133,16 +144,18 @@ class Maps:
 
 @wp.struct
 class Beams:
-    """Tangents (`slope`) and cosines of beam elevations.
+    """Directions of the LiDAR's beams.
 
-    `slope` and `cosine` have the LiDAR's elevations in G groups of four; the last elevation is repeated to fill its group.
+    `slope` (tangents) and `cosine` have the elevations in G groups of four; the last elevation is repeated to fill its group.
     `body_slope` and `body_cosine` belong to the four beams that detect collisions.
     `rays` are the unit vectors of all rays, in the sensor's frame; empty unless each ray is cast by itself. With jitter, ray
     (h, v) points to a random place in its bin: azimuth and elevation from first + (h, v) * bin on.
     """
 
-    slope: wp.array(dtype=wp.vec4)
-    cosine: wp.array(dtype=wp.vec4)
+    around: wp.array(dtype=wp.vec2)  # [H] cosine and sine of the azimuths
+    rise: wp.array(dtype=wp.vec2)  # [V] tangent and cosine of the elevations
+    slope: wp.array(dtype=wp.vec4)  # [G]
+    cosine: wp.array(dtype=wp.vec4)  # [G]
     body_slope: wp.vec4
     body_cosine: wp.vec4
     rays: wp.array(dtype=wp.vec3)  # [H * V]

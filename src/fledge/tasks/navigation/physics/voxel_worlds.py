@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import hashlib
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import warp as wp
 
 from fledge.core.errors import ConfigError, MemoryBudgetError
 from fledge.core.machine import available_bytes
+from fledge.core.paths import path_hint
 from fledge.core.random import derive_seed
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.physics.paths import make_paths
@@ -114,7 +118,21 @@ class VoxelWorlds:
     def _make(name: str, seed: int, index: int, height_m: float) -> World:
         if name in SCENES:
             return SCENES[name](seed + index, cell_m=SCENE_CELL_M)
+        if name not in MADE and not os.path.lexists(name):
+            raise ConfigError(
+                f"env.world names {name}, which is not there.{path_hint(Path(name))} Paths count from the current folder: go "
+                "to the one in which the run began, or pass env.world=FILE."
+            )
         return fit_world(make_world(name, seed, index) if name in MADE else load_world(Path(name)), height_m)
+
+    @functools.cached_property
+    def digest(self) -> int:
+        """A number that depends on every voxel and triangle, to notice a file that has changed since a run was saved."""
+        total = hashlib.blake2b(digest_size=7)
+        for world in self.worlds:
+            total.update(repr((world.solid.shape, world.cell_m)).encode() + np.packbits(world.solid).tobytes())
+            total.update(b"" if world.triangles is None else np.ascontiguousarray(world.triangles).tobytes())
+        return int.from_bytes(total.digest())
 
     def _check_memory(self, device: torch.device) -> None:
         largest = max(world.solid.size for world in self.worlds)

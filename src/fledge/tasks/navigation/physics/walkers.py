@@ -19,6 +19,8 @@ from fledge.tasks.navigation.physics.crowd import (
     SPEED_STEPS,
     Crowd,
     is_apart,
+    mover_of,
+    place,
     stream,
 )
 from fledge.tasks.navigation.physics.shapes import STANDING_Z_M, is_standing, width_of
@@ -55,7 +57,6 @@ def place_walkers(
     key = keys[slot]
     w = v.world[slot]
     routes = v.start.shape[1]
-    last = crowd.trail.shape[0] - 1
     for j in range(crowd.placed[slot]):
         origin = wp.vec3()
         for t in range(TRIES):
@@ -65,11 +66,7 @@ def place_walkers(
                 break
         if is_standing(crowd.kinds[j]):
             origin = wp.vec3(origin[0], origin[1], STANDING_Z_M)
-        crowd.origin[slot, j] = origin
-        crowd.goal[slot, j] = origin
-        crowd.vel[slot, j] = wp.vec3()
-        crowd.before[slot, j] = origin
-        crowd.trail[last, slot, j] = origin
+        place(crowd, slot, j, origin, origin, wp.vec3())
 
 
 @wp.func
@@ -100,11 +97,8 @@ def step_walkers(
     crowd: Crowd,
 ):
     """Move all obstacles by the physics steps of one decision, one thread per obstacle."""
-    tid = wp.tid()
-    obstacles = crowd.origin.shape[1]
+    slot, j = mover_of(first, wp.tid(), crowd)
     steps = crowd.trail.shape[0]
-    slot = first + tid / obstacles
-    j = tid - (slot - first) * obstacles
     start_age = clock[0] - crowd.born[slot]
     if j >= crowd.placed[slot] or start_age < 0:
         return

@@ -51,11 +51,29 @@ class PlannerConfig:
     """Cost of an immediate collision, in metres of path."""
     crash_relief: float = setting(20.0, at_least=0, at_most=1_000_000)
     """Decrease of the collision cost per second until the collision, m/s."""
+    depth_cost: float = setting(0.0, at_least=0, at_most=1_000_000)
+    """Cost of a collision per metre by which the drone comes too near, instead of the metres of path that it loses: where no
+    command is safe, the drone turns away instead of flying on; 0: off."""
     patience_s: float = setting(2.0, at_least=0, at_most=1_000_000)
     """Time after which a drone that stays in its place accepts less clearance from static obstacles, s: from then on
     margin_cost and skin_m fall to 1/e every 2 s, until the drone has moved on by 0.5 m."""
+    identify: bool = False
+    """Estimate how the drone responds to commands from its last seconds of flight; false: as gain, damping, lag_s,
+    climb_gain, climb_lag_s and delay_s say. These come from a step test; flights begin with them in both cases."""
+    hasten: bool = False
+    """Exaggerate commands to drones that respond slowly (needs identify)."""
+    gain: float = setting(2.2, above=0, at_most=100)
+    """Response: horizontal acceleration per error of velocity, 1/s."""
+    damping: float = setting(0.2, at_least=0, at_most=10)
+    """Response: air damping of velocity, 1/s; 0 if the controller removes it, so that the drone reaches its command."""
     lag_s: float = setting(0.15, at_least=0, at_most=1)
-    """Lag of the predicted acceleration behind its command, because the drone must tilt first, s; 0: only velocity lags."""
+    """Response: lag of the horizontal acceleration, because the drone must tilt first, s; 0: only velocity lags."""
+    climb_gain: float = setting(2.2, above=0, at_most=100)
+    """Response: vertical acceleration per error of velocity, 1/s."""
+    climb_lag_s: float = setting(0.03, at_least=0, at_most=1)
+    """Response: lag of the vertical acceleration, at most lag_s, s; thrust responds at once, tilt does not."""
+    delay_s: float = setting(0.0, at_least=0, at_most=1)
+    """Response: time until a command takes effect, s, rounded to whole decisions."""
     ways_every: int = setting(5, at_least=0, at_most=1_000_000)
     """Decisions between two searches for the shortest path on the remembered map; 0: distances are straight lines."""
     narrow: float = setting(1.0, at_least=0, at_most=1000)

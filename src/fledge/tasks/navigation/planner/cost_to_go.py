@@ -8,12 +8,25 @@ and forth (a weighted chamfer distance).
 
 import warp as wp
 
-from fledge.tasks.navigation.planner.local_map import LocalMap, bands_between, ring_at
+from fledge.tasks.navigation.planner.local_map import (
+    RINGS,
+    LocalMap,
+    bands_between,
+    in_every_ring,
+    nearest_ring,
+    place_of,
+    to_cell,
+)
 
 POINTS = 64
 SPACING_M = 0.2
 INV_SPACING = 1.0 / SPACING_M
 UNKNOWN = 1.0e6
+NEAR_GOAL_M = 2.0 * SPACING_M  # paths from nearer points are straight
+
+line = wp.types.vector(length=POINTS, dtype=wp.float32)
+numbers = wp.types.vector(length=POINTS, dtype=wp.int32)
+factors = wp.types.vector(length=RINGS + 1, dtype=wp.float32)
 
 
 @wp.struct
@@ -21,12 +34,19 @@ class CostToGo:
     """Cost-to-go grids of N drones, and their settings."""
 
     length: wp.array2d(dtype=wp.float32)  # [N, POINTS * POINTS] m to the goal
-    slow: wp.array2d(dtype=wp.float32)  # [N, POINTS * POINTS] cost of a step to a neighbouring point, m
+    rows: wp.array2d(dtype=line)  # [N, POINTS]: the same memory
+    slow: wp.array2d(dtype=line)  # [N, POINTS] rows of POINTS costs of a step to a neighbouring point, m
     corner: wp.array(dtype=wp.vec2)  # [N] m: point (0, 0), goal frame
     age: wp.array(dtype=wp.int32)  # [N] decisions since the episode began
-    slowness: wp.array(dtype=wp.float32)  # [9] factor on lengths, by ring
+    slowness: factors  # on lengths, by ring
     every: int  # decisions between two searches; 0: never, paths are straight
     rounds: int  # largest number of sweeps, each forth and back
+
+
+@wp.func
+def less(a: float, b: float) -> float:
+    """Return the smaller of two numbers, neither of which is NaN; faster than `wp.min`."""
+    return wp.where(a < b, a, b)
 
 
 @wp.func
@@ -35,55 +55,103 @@ def clear_grid(w: CostToGo, m: LocalMap, i: int, pos: wp.vec3, body: float):
     x0 = wp.floor(pos[0] * INV_SPACING) * SPACING_M - 0.5 * float(POINTS) * SPACING_M + 0.5 * SPACING_M
     y0 = wp.floor(pos[1] * INV_SPACING) * SPACING_M - 0.5 * float(POINTS) * SPACING_M + 0.5 * SPACING_M
     w.corner[i] = wp.vec2(x0, y0)
-    bands = bands_between(pos[2] - body, pos[2] + body)
-    last = POINTS - 1
-    for r in range(POINTS):
+    every = in_every_ring(bands_between(pos[2] - body, pos[2] + body))
+    centre = m.centre[i]
+    half = m.size / 2
+    columns = numbers()  # of the map, at each point of a row; those from `left` to `right` are on it
+    left = int(0)
+    right = int(0)
+    c = int(0)
+    while c < POINTS:
+        iy = to_cell(y0 + float(c) * SPACING_M)
+        columns[c] = iy & (m.size - 1)
+        left = left + wp.where(iy < centre[1] - half, 1, 0)
+        right = right + wp.where(iy < centre[1] + half, 1, 0)
+        c = c + 1
+    costs = SPACING_M * w.slowness
+    r = int(0)
+    while r < POINTS:
         x = x0 + float(r) * SPACING_M
-        for c in range(POINTS):
+        ix = to_cell(x)
+        first = place_of(m, ix, 0)
+        slow = line(costs[RINGS])
+        if ix >= centre[0] - half and ix < centre[0] + half:
+            c = left
+            while c < right:
+                found = m.cells[i, first + columns[c]]
+                if ((found[0] | found[1]) & every) != wp.uint64(0):
+                    slow[c] = costs[nearest_ring(found, every)]
+                c = c + 1
+        w.slow[i, r] = slow
+        length = line(UNKNOWN)
+        whole = r == 0 or r == POINTS - 1 or wp.abs(x) < NEAR_GOAL_M
+        c = int(0)
+        while c < POINTS:
             y = y0 + float(c) * SPACING_M
-            at = r * POINTS + c
-            w.slow[i, at] = SPACING_M * w.slowness[ring_at(m, i, x, y, bands)]
-            away = wp.sqrt(x * x + y * y)
-            known = r == 0 or c == 0 or r == last or c == last or away < 2.0 * SPACING_M
-            w.length[i, at] = wp.where(known, away, UNKNOWN)
+            square = x * x + y * y
+            if r == 0 or c == 0 or r == POINTS - 1 or c == POINTS - 1 or square < NEAR_GOAL_M * NEAR_GOAL_M:
+                length[c] = wp.sqrt(square)
+            c = c + wp.where(whole, 1, POINTS - 1)
+        w.rows[i, r] = length
+        r = r + 1
 
 
 @wp.func
-def sweep_once(w: CostToGo, i: int, step: int) -> bool:
-    """Sweep the grid once, forth (`step` 1) or back (-1), and return whether a length changed.
-
-    Each point is updated from the neighbours that the sweep has already passed.
-    """
-    changed = bool(False)
-    first = wp.where(step < 0, POINTS - 2, 1)
-    for n in range(POINTS - 2):
-        row = (first + step * n) * POINTS
-        at = row + first
-        # neighbours are carried along the row, so that each is read once
-        behind = w.length[i, at - step * POINTS - step]
-        beside = w.length[i, at - step * POINTS]
-        last = w.length[i, at - step]
-        for _q in range(POINTS - 2):
-            ahead = w.length[i, at - step * POINTS + step]
-            slow = w.slow[i, at]
-            found = wp.min(wp.min(beside, last) + slow, wp.min(behind, ahead) + 1.41421356 * slow)
-            last = w.length[i, at]
-            if found < last:
-                last = found
-                w.length[i, at] = found
-                changed = True
-            behind = beside
-            beside = ahead
-            at = at + step
-    return changed
+def relax_row(w: CostToGo, i: int, row: int, before: int) -> bool:
+    """Update the points of a row from the row `before` it and from each other, and return whether a length changed."""
+    slow = w.slow[i, row]
+    side = w.rows[i, before]
+    old = w.rows[i, row]
+    new = w.rows[i, row]
+    c = int(1)
+    while c < POINTS - 1:
+        new[c] = less(less(old[c], side[c] + slow[c]), less(side[c - 1], side[c + 1]) + 1.41421356 * slow[c])
+        c = c + 1
+    # along the row in both directions at once
+    right = line()
+    left = line()
+    low = new[0]
+    high = new[POINTS - 1]
+    c = int(1)
+    while c < POINTS - 1:
+        low = less(new[c], low + slow[c])
+        right[c] = low
+        high = less(new[POINTS - 1 - c], high + slow[POINTS - 1 - c])
+        left[POINTS - 1 - c] = high
+        c = c + 1
+    changed = int(0)
+    c = int(1)
+    while c < POINTS - 1:
+        new[c] = less(left[c], right[c])
+        changed = changed | wp.where(new[c] < old[c], 1, 0)
+        c = c + 1
+    w.rows[i, row] = new
+    return changed == 1
 
 
 @wp.func
 def sweep(w: CostToGo, i: int):
-    """Sweep the grid forth and back until no grid point changes, at most `rounds` times."""
+    """Sweep the rows forth and back until no length changes, at most `rounds` times; the first sweep comes from the goal.
+
+    A row is skipped if neither it nor the row before it has changed since the last sweep in this direction.
+    """
+    forth = ~wp.uint64(0)  # a bit for each row that the next sweep forth must update
+    back = ~wp.uint64(0)
     for k in range(w.rounds * 2):
-        if not sweep_once(w, i, 1 - 2 * (k % 2)) and k > 0:
+        step = wp.where(w.corner[i][0] < 0.0, -1, 1) * (1 - 2 * (k % 2))
+        if wp.where(step > 0, forth, back) == wp.uint64(0):
             return
+        for n in range(1, POINTS - 1):
+            row = wp.where(step > 0, n, POINTS - 1 - n)
+            bit = wp.uint64(1) << wp.uint64(row)
+            if (wp.where(step > 0, forth, back) & bit) != wp.uint64(0):
+                if relax_row(w, i, row, row - step):
+                    forth = forth | (bit << wp.uint64(1))
+                    back = back | (bit >> wp.uint64(1))
+        if step > 0:
+            forth = wp.uint64(0)
+        else:
+            back = wp.uint64(0)
 
 
 @wp.func
@@ -112,9 +180,9 @@ def cost_from(w: CostToGo, i: int, x: float, y: float) -> float:
     c = int(wp.floor(v))
     if r < 0 or c < 0 or r >= POINTS - 1 or c >= POINTS - 1:
         return away
-    at = r * POINTS + c
     a = u - float(r)
     b = v - float(c)
+    at = r * POINTS + c
     low = (1.0 - b) * w.length[i, at] + b * w.length[i, at + 1]
     high = (1.0 - b) * w.length[i, at + POINTS] + b * w.length[i, at + POINTS + 1]
     return (1.0 - a) * low + a * high

@@ -10,19 +10,22 @@ import warp as wp
 from fledge.envs.kernel_random import TWO_PI
 from fledge.tasks.navigation.orca.kernel import Guard, guarded
 from fledge.tasks.navigation.physics.structs import Result
-from fledge.tasks.navigation.planner import search
+from fledge.tasks.navigation.planner import clearance, search
+from fledge.tasks.navigation.planner.clearance import Search, gaps_at, nearest_mover, nearness, position_at
 from fledge.tasks.navigation.planner.cost_to_go import CostToGo, update_cost
-from fledge.tasks.navigation.planner.local_map import LocalMap, remember
-from fledge.tasks.navigation.planner.readings import Movers, Own, Seen, predicted_acc, read_own, track_movers
-from fledge.tasks.navigation.planner.search import (
-    Choice,
-    Search,
-    gaps_at,
-    nearest_safe,
-    nearness,
-    position_at,
-    to_go,
+from fledge.tasks.navigation.planner.identify import Response, flown_now, hastened, identify, note_command, when_it_acts
+from fledge.tasks.navigation.planner.local_map import (
+    RINGS,
+    LocalMap,
+    bands_between,
+    in_every_ring,
+    nearest_ring,
+    place_of,
+    remember,
+    to_cell,
 )
+from fledge.tasks.navigation.planner.readings import FAR, Movers, Own, Seen, predicted_acc, read_own, track_movers
+from fledge.tasks.navigation.planner.search import Choice, nearest_safe, to_go
 from fledge.tasks.navigation.sensing.observations import PLAN
 from fledge.tasks.navigation.sensing.observations import PLAN_HEADINGS as HEADINGS
 from fledge.tasks.navigation.tracking.memory import draw_memory
@@ -38,6 +41,8 @@ USUAL_COST = 6.0
 STUCK_M = 0.5  # a drone that stays within this of a place is stuck
 IMPATIENCE_S = 2.0
 
+around = wp.types.vector(length=HEADINGS, dtype=wp.float32)
+
 
 @wp.struct
 class Planner:
@@ -47,6 +52,7 @@ class Planner:
     map: LocalMap
     cost: CostToGo
     movers: Movers
+    response: Response
     guard: Guard
     tracker: Tracker
     acc: wp.array(dtype=wp.vec3)  # [N] m/s², goal frame: acceleration at the last decision
@@ -73,17 +79,24 @@ def patience_of(i: int, own: Own, p: Planner, fresh: bool) -> float:
 
 
 @wp.func
-def update_memory(i: int, own: Own, seen: Seen, p: Planner, fresh: bool) -> Own:
-    """Update drone i's local map, movers and cost-to-go; return its state `own`, completed."""
+def update_memory(i: int, own: Own, seen: Seen, p: Planner, fresh: bool, top_speed: float) -> Own:
+    """Update drone i's local map, movers and cost-to-go; return its state `own`, completed, when a new command takes effect.
+
+    Commands whose horizontal speed is at most `top_speed`, m/s, can be predicted afterwards.
+    """
     track_movers(seen, i, own.pos, p.movers, fresh)
     if p.tracker.on == 1:
         draw_memory(p.map, p.tracker, i, own.pos, seen.memory)
     else:
         remember(p.map, i, seen, p.movers, own, fresh)
     update_cost(p.cost, p.map, i, own.pos, p.search.reach_z, fresh)
-    own.to_go = to_go(p.cost, i, own, own.pos)
     own.patience = patience_of(i, own, p, fresh)
-    own.body = search.body_now(p.search, p.map, i, p.movers, own)
+    own = when_it_acts(p.response, i, own)
+    own.to_go = to_go(p.cost, i, own, own.pos)
+    own.further = clearance.further_margins(p.search, p.movers, i)
+    own.reach = clearance.squared_reaches(p.search, p.movers, i, own.further)
+    clearance.list_near_movers(p.search, p.movers, i, own, top_speed)
+    own.body = clearance.body_now(p.search, p.map, i, p.movers, own)
     return own
 
 
@@ -92,6 +105,7 @@ def choose(i: int, own: Own, seen: Seen, p: Planner) -> Choice:
     """Return the cheapest command; if ORCA is on (`p.guard`), moved out of all velocity obstacles."""
     choice = search.cheapest(p.search, p.map, p.cost, i, p.movers, own)
     choice.command = guarded(p.guard, i, own, seen, p.movers, choice.command)
+    choice.command = hastened(p.response, own, choice.command)
     return choice
 
 
@@ -111,14 +125,17 @@ def plan(
     own = read_own(seen, i)
     if not fresh:
         own.acc = p.acc[i]
-    own = update_memory(i, own, seen, p, fresh)
+    now = identify(p.response, i, own, fresh)
+    fastest = wp.max(p.search.top_speed, wp.float32(shield) * wp.length(wanted[i]))
+    own = update_memory(i, now, seen, p, fresh, fastest)
     chosen = wp.vec3()
     if shield == 1:
         chosen = nearest_safe(p.search, p.map, i, p.movers, own, wanted[i])
     else:
         chosen = choose(i, own, seen, p).command
     command[i] = chosen
-    p.acc[i] = predicted_acc(own, chosen, p.step)
+    note_command(p.response, i, chosen)
+    p.acc[i] = predicted_acc(now, flown_now(p.response, i), p.step)
 
 
 @wp.struct
@@ -152,29 +169,90 @@ def ahead_of(p: Planner, i: int, own: Own, command: wp.vec3) -> wp.vec2:
     count = s.flat.shape[1] / STRIDE
     for n in range(count):
         k = n * STRIDE + STRIDE - 1
-        t = float(k + 1) * s.step_s
-        gaps = gaps_at(s, p.map, i, p.movers, own, position_at(s, own, command, 0, k), t)
-        if wp.min(gaps) < 0.0:
+        gaps = gaps_at(s, p.map, i, p.movers, own, position_at(s, own, command, 0, k), k)
+        if clearance.collides(gaps):
             return wp.vec2(float(n) / float(count), near)
         near = near + float(STRIDE) * nearness(s, gaps, k, 1.0)
     return wp.vec2(1.0, near)
 
 
+@wp.struct
+class Ahead:
+    """Predictions for every heading, as `ahead_of` returns them for one command."""
+
+    time: around
+    near: around
+
+
+@wp.func
+def predict_around(p: Planner, i: int, own: Own, x: around, y: around, speed: float) -> Ahead:
+    """Return predictions for level commands of one speed, m/s, in the directions (x, y).
+
+    All directions advance together: at one prediction step they share height, height bands and list of movers, and their
+    reads of the map overlap.
+    """
+    s = p.search
+    time = around(1.0)
+    near = around()
+    half = p.map.size / 2
+    low = p.map.centre[i] - wp.vec2i(half, half)
+    alive = int(HEADINGS)
+    count = s.flat.shape[1] / STRIDE
+    for n in range(count):
+        k = n * STRIDE + STRIDE - 1
+        base = position_at(s, own, wp.vec3(), 0, k)
+        along = s.flat[2 * own.flat, k][2]
+        share = float(n) / float(count)
+        inside = clearance.is_within_heights(s, own, base[2])
+        every = in_every_ring(bands_between(base[2] - s.reach_z, base[2] + s.reach_z))
+        listed = p.movers.near[i, k]
+        for h in range(HEADINGS):
+            if time[h] == 1.0:
+                at = wp.vec3(base[0] + along * (speed * x[h]), base[1] + along * (speed * y[h]), base[2])
+                gaps = wp.vec3(-1.0, -1.0, 0.0)
+                if inside:
+                    ix = to_cell(at[0])
+                    iy = to_cell(at[1])
+                    ring = int(RINGS)
+                    if ix >= low[0] and ix < low[0] + p.map.size and iy >= low[1] and iy < low[1] + p.map.size:
+                        ring = nearest_ring(p.map.cells[i, place_of(p.map, ix, iy)], every)
+                    mover = wp.vec2(FAR, 0.0)
+                    if listed != 0:
+                        mover = nearest_mover(p.movers, i, own, at, own.lead + float(k + 1) * s.step_s, listed)
+                    gaps = wp.vec3(s.ring_m[ring] - own.body[0], mover[0] - own.body[1], mover[1])
+                if clearance.collides(gaps):
+                    time[h] = share
+                    alive = alive - 1
+                else:
+                    near[h] = near[h] + float(STRIDE) * nearness(s, gaps, k, 1.0)
+        if alive == 0:
+            break
+    ahead = Ahead()
+    ahead.time = time
+    ahead.near = near
+    return ahead
+
+
 @wp.func
 def write_predictions(o: PlanBuffers, p: Planner, i: int, own: Own):
     """Write the predictions for hovering and for every heading to drone i's plan."""
-    rest = ahead_of(p, i, own, wp.vec3())
-    o.kept[i, HOVER_TIME] = rest[0]
-    o.kept[i, HOVER_NEAR] = rest[1] / (rest[1] + 1.0)
+    x = around()
+    y = around()
     for h in range(HEADINGS):
-        heading = wp.vec3(wp.cos(TURN * float(h)), wp.sin(TURN * float(h)), 0.0)
+        x[h] = wp.cos(TURN * float(h))
+        y[h] = wp.sin(TURN * float(h))
+    hover = ahead_of(p, i, own, wp.vec3())
+    fast = predict_around(p, i, own, x, y, o.fast)
+    slow = predict_around(p, i, own, x, y, o.slow)
+    o.kept[i, HOVER_TIME] = hover[0]
+    o.kept[i, HOVER_NEAR] = hover[1] / (hover[1] + 1.0)
+    for h in range(HEADINGS):
+        command = wp.vec3(o.fast * x[h], o.fast * y[h], 0.0)
+        end = position_at(p.search, own, command, p.search.kinds - 1, p.search.flat.shape[1] - 1)
         at = AROUND + EACH * h
-        fast = ahead_of(p, i, own, o.fast * heading)
-        slow = ahead_of(p, i, own, o.slow * heading)
-        end = position_at(p.search, own, o.fast * heading, p.search.kinds - 1, p.search.flat.shape[1] - 1)
-        o.kept[i, at] = fast[0]
-        o.kept[i, at + 1] = slow[0]
-        o.kept[i, at + 2] = fast[1] / (fast[1] + 1.0)
+        o.kept[i, at] = fast.time[h]
+        o.kept[i, at + 1] = slow.time[h]
+        o.kept[i, at + 2] = fast.near[h] / (fast.near[h] + 1.0)
         o.kept[i, at + 3] = wp.clamp((own.to_go - to_go(p.cost, i, own, end)) / o.brief_m, -1.0, 1.0)
 
 
@@ -203,16 +281,18 @@ def observe_plan(
             before = Own()
             before.vel = o.vel[i]
             before.acc = p.acc[i]
-            own.acc = predicted_acc(before, flown_command(o, i), p.step)
+            note_command(p.response, i, flown_command(o, i))
+            own.acc = predicted_acc(before, flown_now(p.response, i), p.step)
+        own = identify(p.response, i, own, fresh)
+        o.vel[i] = own.vel
+        p.acc[i] = own.acc
         p.map.fresh[i] = fresh
-        own = update_memory(i, own, seen, p, fresh)
+        own = update_memory(i, own, seen, p, fresh, wp.max(p.search.top_speed, wp.max(o.fast, o.slow)))
         chosen = choose(i, own, seen, p)
         for k in range(3):
             o.kept[i, COMMAND + k] = wp.clamp(chosen.command[k] / o.limit, -1.0, 1.0)
         o.kept[i, COST] = chosen.cost / (wp.abs(chosen.cost) + USUAL_COST)
         o.kept[i, BRIEF] = float(chosen.brief)
         write_predictions(o, p, i, own)
-        o.vel[i] = own.vel
-        p.acc[i] = own.acc
     for k in range(PLAN_WIDTH):
         out[i, k] = o.kept[i, k]

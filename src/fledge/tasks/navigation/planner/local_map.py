@@ -11,8 +11,9 @@ whether it is hit:
     ring        0     1     2     3     4     5     6     7
     up to, m    0   0.2   0.3   0.4   0.5   0.6   0.7   0.8     horizontally, between the centres of two cells
 
-So a new hit is drawn once, as a disc of rings (197 words), a hit that is already in the map costs one read, and a query
-reads two words at any distance. A cell takes 16 bytes: 128 x 128 cells (±6.4 m) take 256 KiB per drone.
+So a new hit is drawn once, as a disc of rings (197 cells), a hit that is already in the map costs one read, and a query
+reads two words at any distance. A cell takes 16 bytes: 128 x 128 cells (±6.4 m) take 256 KiB per drone. Discs are drawn in
+blocks of four cells along y, 64 bytes, which are a line of the processor's cache.
 """
 
 import math
@@ -36,6 +37,12 @@ INSIDE_M = 0.02  # a hit is stored this far behind the surface, inside the obsta
 INV_CELL = 1.0 / CELL_M
 INV_BAND = 1.0 / BAND_M
 RINGS = len(RING_EDGES_M)
+BLOCK = 4  # cells
+BLOCKS = 5  # that a disc touches along y
+DISC_CELLS = 2 * REACH_CELLS + 1
+
+cell = wp.types.vector(length=2, dtype=wp.uint64)
+block = wp.types.vector(length=2 * BLOCK, dtype=wp.uint64)
 
 
 def window_cells(range_m: float, least: int = 128) -> int:
@@ -55,6 +62,18 @@ def disc() -> np.ndarray:
     return rows[rows[:, 2] < RINGS].astype(np.int32)
 
 
+def stencils() -> np.ndarray:
+    """Return the bits that a hit in all height bands sets, [BLOCK, DISC_CELLS, BLOCKS, 2 * BLOCK] uint64.
+
+    The first axis is the place of the hit's cell in its block, the others are rows along x, blocks along y, and words.
+    """
+    bits = np.zeros((BLOCK, DISC_CELLS, BLOCKS * BLOCK, 2), np.uint64)
+    for dx, dy, ring in disc().tolist():
+        for place in range(BLOCK):
+            bits[place, dx + REACH_CELLS, place + dy + REACH_CELLS, ring // 4] = 0xFFFF << 16 * (ring % 4)
+    return bits.reshape(BLOCK, DISC_CELLS, BLOCKS, 2 * BLOCK)
+
+
 def ring_distances() -> np.ndarray:
     """Return the mean distance of each ring's cells from the hit, m, [9] float32; the last entry stands for no hit."""
     rows = disc()
@@ -68,11 +87,12 @@ class LocalMap:
     """Maps of N drones. `size` is a power of two."""
 
     size: int
-    cells: wp.array2d(dtype=wp.uint64)  # [N, size * size * 2]
+    cells: wp.array2d(dtype=cell)  # [N, size * size]
+    blocks: wp.array2d(dtype=block)  # [N, size * size / BLOCK]: the same memory
     centre: wp.array(dtype=wp.vec2i)  # [N] cell of the drone
     fresh: wp.array(dtype=wp.bool)  # [N] true if nothing is remembered yet
     drawn: wp.array(dtype=wp.float32)  # [N] sum over the last scan, by which a scan that is held is known
-    disc: wp.array(dtype=wp.vec3i)  # dx, dy, ring
+    stencils: wp.array3d(dtype=block)  # [BLOCK, DISC_CELLS, BLOCKS]
 
 
 @wp.func
@@ -82,9 +102,9 @@ def to_cell(x: float) -> int:
 
 @wp.func
 def place_of(m: LocalMap, ix: int, iy: int) -> int:
-    """Return the index of a cell's first word; negative cells wrap around too, since sizes are powers of two."""
+    """Return the index of a cell; negative cells wrap around too, since sizes are powers of two."""
     last = m.size - 1
-    return 2 * ((ix & last) * m.size + (iy & last))
+    return (ix & last) * m.size + (iy & last)
 
 
 @wp.func
@@ -98,12 +118,18 @@ def bands_between(low: float, high: float) -> wp.uint32:
 
 
 @wp.func
+def in_every_ring(bands: wp.uint32) -> wp.uint64:
+    """Return a word that has a mask of height bands in each of its four rings."""
+    word = wp.uint64(bands)
+    word = word | (word << wp.uint64(16))
+    return word | (word << wp.uint64(32))
+
+
+@wp.func
 def wipe_line(m: LocalMap, i: int, line: int, along_x: int):
     """Clear the cells with ix = `line` (if `along_x` is 1) or iy = `line`, whose memory the window's other side reuses."""
     for k in range(m.size):
-        at = wp.where(along_x == 1, place_of(m, line, k), place_of(m, k, line))
-        m.cells[i, at] = wp.uint64(0)
-        m.cells[i, at + 1] = wp.uint64(0)
+        m.cells[i, wp.where(along_x == 1, place_of(m, line, k), place_of(m, k, line))] = cell()
 
 
 @wp.func
@@ -117,8 +143,8 @@ def roll(m: LocalMap, i: int, ix: int, iy: int, forget: int):
     dx = ix - old[0]
     dy = iy - old[1]
     if m.fresh[i] or forget == 1 or wp.abs(dx) >= m.size or wp.abs(dy) >= m.size:
-        for k in range(2 * m.size * m.size):
-            m.cells[i, k] = wp.uint64(0)
+        for k in range(m.size * m.size):
+            m.cells[i, k] = cell()
         m.fresh[i] = False
         return
     half = m.size / 2
@@ -131,13 +157,15 @@ def roll(m: LocalMap, i: int, ix: int, iy: int, forget: int):
 @wp.func
 def draw_hit(m: LocalMap, i: int, ix: int, iy: int, bands: wp.uint32):
     """Mark the rings around a hit in the map, unless all of its height bands are marked already."""
-    known = wp.uint32(m.cells[i, place_of(m, ix, iy)] & wp.uint64(0xFFFF))
+    known = wp.uint32(m.cells[i, place_of(m, ix, iy)][0] & wp.uint64(0xFFFF))
     if (known & bands) == bands:
         return
-    for k in range(m.disc.shape[0]):
-        d = m.disc[k]
-        at = place_of(m, ix + d[0], iy + d[1]) + d[2] / 4
-        m.cells[i, at] = m.cells[i, at] | (wp.uint64(bands) << wp.uint64(16 * (d[2] & 3)))
+    every = block(in_every_ring(bands))
+    place = iy & (BLOCK - 1)
+    for r in range(DISC_CELLS):
+        for b in range(BLOCKS):
+            at = place_of(m, ix + r - REACH_CELLS, iy - place + BLOCK * b - REACH_CELLS) / BLOCK
+            m.blocks[i, at] = m.blocks[i, at] | (every & m.stencils[place, r, b])
 
 
 @wp.func
@@ -196,7 +224,8 @@ def remember(m: LocalMap, i: int, seen: Seen, movers: Movers, own: Own, fresh: b
         angle = yaw + TWO_PI * float(h) / float(seen.azimuths)
         dx = wp.cos(angle)
         dy = wp.sin(angle)
-        for v in range(elevations):
+        for n in range(elevations):
+            v = elevations - 1 - n  # downwards: the highest hit on a column contains those below
             value = seen.lidar[i, h * elevations + v]
             if value > 0.0:
                 d = seen.range_m - value + INSIDE_M
@@ -209,6 +238,25 @@ def remember(m: LocalMap, i: int, seen: Seen, movers: Movers, own: Own, fresh: b
 
 
 @wp.func
+def is_empty(word: wp.uint64) -> int:
+    return wp.where(word == wp.uint64(0), 1, 0)
+
+
+@wp.func
+def nearest_ring(found: cell, every: wp.uint64) -> int:
+    """Return the nearest ring, 0 to 7, in which a cell has a bit of the mask `every`; 8 if there is none."""
+    near = found[0] & every
+    word = wp.where(near == wp.uint64(0), found[1] & every, near)
+    return (
+        4 * is_empty(near)
+        + is_empty(word & wp.uint64(0xFFFF))
+        + is_empty(word & wp.uint64(0xFFFFFFFF))
+        + is_empty(word & wp.uint64(0xFFFFFFFFFFFF))
+        + is_empty(word)
+    )
+
+
+@wp.func
 def ring_at(m: LocalMap, i: int, x: float, y: float, bands: wp.uint32) -> int:
     """Return the ring, 0 to 7, in which a point lies around the nearest remembered hit in these height bands; 8 if there is
     no such hit, or if the point is off the map."""
@@ -218,18 +266,4 @@ def ring_at(m: LocalMap, i: int, x: float, y: float, bands: wp.uint32) -> int:
     half = m.size / 2
     if ix < c[0] - half or ix >= c[0] + half or iy < c[1] - half or iy >= c[1] + half:
         return RINGS
-    at = place_of(m, ix, iy)
-    spread = wp.uint64(bands)
-    spread = spread | (spread << wp.uint64(16))
-    spread = spread | (spread << wp.uint64(32))
-    ring = int(0)
-    word = m.cells[i, at] & spread
-    if word == wp.uint64(0):
-        word = m.cells[i, at + 1] & spread
-        ring = 4
-        if word == wp.uint64(0):
-            return RINGS
-    while (word & wp.uint64(0xFFFF)) == wp.uint64(0):
-        word = word >> wp.uint64(16)
-        ring = ring + 1
-    return ring
+    return nearest_ring(m.cells[i, place_of(m, ix, iy)], in_every_ring(bands))

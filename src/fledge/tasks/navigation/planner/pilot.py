@@ -13,6 +13,7 @@ from fledge.core.settings import check_settings
 from fledge.envs.launch import Call
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.planner.config import PlannerConfig
+from fledge.tasks.navigation.planner.identify import STATE as RESPONSE_STATE
 from fledge.tasks.navigation.planner.kernel import plan
 from fledge.tasks.navigation.planner.structs import bind_planner, buffer_bytes, buffer_shapes, seen_of, within_limit
 from fledge.tasks.navigation.sensing.observations import DYNAMIC_OBSTACLE
@@ -32,6 +33,7 @@ class PlannerBuffers(Buffers):
         "fresh",
         "drawn",
         "acc",
+        *RESPONSE_STATE,
         "stay_pos",
         "stay",
         "place",
@@ -55,7 +57,7 @@ class PlannerBuffers(Buffers):
             t, names = bind_tracker(env_cfg, buffers), ("fresh", DYNAMIC_OBSTACLE.name)
             fresh, rows = (wp.from_torch(self.tensors[name]) for name in names)
             before = [Call(track_alone, [fresh, seen, t, rows])]
-        self.planner = bind_planner(within_limit(cfg, env_cfg.speed_limit), env_cfg, self.tensors, t)
+        self.planner = bind_planner(within_limit(cfg, env_cfg.speed_limit), env_cfg, self.tensors, t, shield)
         self.record(plan, seen, self.planner, int(shield), before=before)
 
 

@@ -116,6 +116,11 @@ class PlanReader:
         self._launcher.run(self._program)
         return self._out.clone()
 
+    @property
+    def tracked(self) -> Tensor | None:
+        """Rows of `dynamic_obstacle` from the tracker in the last `read`, [N, numbers]; None if a detector gives them."""
+        return None if self._tracker is None else self._seen[DYNAMIC_OBSTACLE.name].clone()
+
     def _take(self, name: str, given: Any, buffer: Tensor) -> None:
         values = torch.as_tensor(given)
         if values.numel() != buffer.numel():

@@ -13,6 +13,7 @@ ROLL, PITCH = ATTITUDE.starts
 FAR = 1.0e6
 SAME_M = 0.6  # a mover this near to where an unseen one should be is the same
 
+crowd = wp.types.vector(length=NEAREST, dtype=wp.float32)
 rows = wp.types.matrix(shape=(NEAREST, 4), dtype=wp.float32)
 
 
@@ -44,13 +45,21 @@ class Own:
 
     pos: wp.vec3
     vel: wp.vec3
-    acc: wp.vec3  # predicted from the last command; 0 in a new episode
+    acc: wp.vec3  # predicted from the last commands; 0 in a new episode
     goal: wp.vec3
     yaw: float
     ahead: wp.vec2  # horizontal unit vector to the goal
     to_go: float  # m to the goal
     body: wp.vec2  # m: distances to static obstacles and movers that count as a collision
+    further: crowd  # m: clearance from each mover that is desired beyond the usual one because it is fast
+    reach: crowd  # m²: a mover has no effect at this squared horizontal distance or more; 0 in an empty row
     patience: float  # factor on the cost of missing clearance from static obstacles; less than 1 if the drone is stuck
+    delay: int  # its response to commands: numbers of the delay and of the horizontal and vertical rate in `Response`
+    flat: int
+    upright: int
+    slower: float  # s: how much longer than usual its velocity takes to follow
+    lead: float  # s: pos, vel and acc are those after this time, when a new command takes effect
+    moved: wp.vec3  # m: flown in that time
 
 
 @wp.struct
@@ -61,6 +70,7 @@ class Movers:
     motion: wp.array2d(dtype=wp.vec4)  # velocity, half the height (FAR: unlimited)
     box_width: float  # factor on the width of boxes, whose corners lie outside of a circle of that width
     unseen: wp.array2d(dtype=wp.float32)  # s since it was last seen
+    near: wp.array2d(dtype=wp.int32)  # [N, T] movers that matter at each prediction step, from `list_near_movers`
     coast_s: float  # time for which a mover that is no longer seen is remembered; 0: no memory
     decision_s: float
     late_s: float  # mean age of a detection
@@ -116,7 +126,7 @@ def track_movers(seen: Seen, i: int, pos: wp.vec3, movers: Movers, fresh: bool):
     """
     place = rows()
     motion = rows()
-    unseen = wp.vector(length=NEAREST, dtype=wp.float32)
+    unseen = crowd()
     for k in range(NEAREST):
         place[k] = movers.place[i, k]
         motion[k] = movers.motion[i, k]
@@ -142,7 +152,7 @@ def track_movers(seen: Seen, i: int, pos: wp.vec3, movers: Movers, fresh: bool):
 
 @wp.func
 def read_own(seen: Seen, i: int) -> Own:
-    """Return the observed state of drone i; `acc`, `to_go` and `body` stay 0."""
+    """Return the observed state of drone i at present; `acc` and what is derived from it stays 0."""
     own = Own()
     own.patience = 1.0
     ux = seen.state[i, TO_GOAL]

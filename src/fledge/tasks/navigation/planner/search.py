@@ -10,195 +10,22 @@ Cost of a candidate, in metres of path:
 A candidate is a velocity command that is held, or a brief command followed by a stop: where every held command ends at a
 column, brief commands still make progress. The drone responds linearly, so its position after k prediction steps is
     pos + a_k * velocity + b_k * acceleration + c_k * command
-with three coefficients per step that are computed once (`response`). Candidates are tried in a fixed order, the likely
-candidates first. A candidate is dropped as soon as its cost exceeds the lowest so far. That changes no result: the first of
-equally cheap candidates wins.
+with three coefficients per step that are computed once for each possible response (`responses.py`); clearances come from
+`clearance.py`. Candidates are tried in a fixed order, the likely candidates first. A candidate is dropped as soon as its
+cost must exceed the lowest so far: by the straight line from its end to the goal, then by the path from there, then by a
+few of its prediction steps, and only then step by step. That changes no result: the first of equally cheap candidates wins.
 """
 
-import math
-
-import numpy as np
 import warp as wp
 
-from fledge.tasks.navigation.physics.quadrotor import DAMPING, VELOCITY_GAIN
 from fledge.tasks.navigation.physics.structs import to_world
-from fledge.tasks.navigation.planner.config import PlannerConfig
+from fledge.tasks.navigation.planner.clearance import ROUNDING, Search, collides, gaps_at, nearness, position_at
 from fledge.tasks.navigation.planner.cost_to_go import CostToGo, cost_from
-from fledge.tasks.navigation.planner.local_map import LocalMap, bands_between, ring_at
+from fledge.tasks.navigation.planner.local_map import LocalMap
 from fledge.tasks.navigation.planner.readings import FAR, Movers, Own
-from fledge.tasks.navigation.sensing.observations import NEAREST
 
 REACHED = 1000.0  # m: reduction of the cost if the goal is reached
-UPRIGHT_M = 0.1  # safety distance above and below the body
-VERTICAL_LAG_S = 0.03  # thrust responds at once, tilt does not
-FLOOR_M, CEILING_M = 0.1, 0.1  # distance to keep from the height limits
-
-TOUCH = 0.02  # m
-USUAL_SPEED = 1.5  # m/s: faster movers get a further margin
-
-
-def candidates(cfg: PlannerConfig) -> np.ndarray:
-    """Return the candidate commands [C, 3], m/s, with x towards the goal: the likely commands first, hovering last."""
-    rows = []
-    for speed in dict.fromkeys((cfg.fast, cfg.middle, cfg.slow)):
-        for climb in (0.0, -cfg.climb, cfg.climb) if cfg.climb else (0.0,):
-            for k in sorted(range(cfg.headings), key=lambda k: (min(k, cfg.headings - k), k)):
-                angle = 2 * math.pi * k / cfg.headings
-                rows.append((speed * math.cos(angle), speed * math.sin(angle), climb))
-    return np.array([*rows, (0.0, 0.0, 0.0)], np.float32)
-
-
-def step_responses(cfg: PlannerConfig, lag_s: float) -> np.ndarray:
-    """Return the coefficients of velocity, acceleration and command in the position at each prediction step, [2, T, 3].
-
-    The first axis has held commands, then brief ones.
-    """
-    times = (np.arange(round(cfg.horizon_s / cfg.step_s)) + 1.0) * cfg.step_s
-    held = response(times, lag_s)[:, 0]
-    brief = held.copy()
-    after = round(cfg.brief_s / cfg.step_s)
-    if 0 < after < len(times):  # to end a command is to add its opposite
-        brief[after:, 2] -= held[: len(times) - after, 2]
-    return np.stack([held, brief])
-
-
-def response(seconds: np.ndarray, lag_s: float) -> np.ndarray:
-    """Return the linear response of a drone after each of these times, [T, 3, 3].
-
-    Rows are the change of position, the velocity and the acceleration; columns are the coefficients of the initial velocity,
-    the initial acceleration and the command.
-
-    v' = a - damping v,  a' = (gain (command - v) - a) / lag;  without lag a = gain (command - v).
-    """
-    lag = max(lag_s, 1e-3)
-    # rows: d/dt of position, velocity, acceleration, command
-    rate = np.zeros((4, 4))
-    rate[0, 1] = 1.0
-    rate[1, 1:3] = -DAMPING, 1.0
-    rate[2, 1:] = -VELOCITY_GAIN / lag, -1.0 / lag, VELOCITY_GAIN / lag
-    parts = 2**16
-    return np.stack([np.linalg.matrix_power(np.eye(4) + rate * (t / parts), parts)[:3, 1:] for t in seconds])
-
-
-@wp.struct
-class Search:
-    """Data shared by the searches of all drones. In shapes: C candidates, T prediction steps."""
-
-    commands: wp.array(dtype=wp.vec3)  # [C] m/s, x to the goal
-    flat: wp.array2d(dtype=wp.vec3)  # [2, T] a, b, c of the horizontal position, for held and for brief commands
-    upright: wp.array2d(dtype=wp.vec3)  # [2, T] a, b, c of the vertical position
-    kinds: int  # 2 with brief commands, else 1
-    price: wp.array(dtype=wp.float32)  # [T] cost per metre of clearance missing to static obstacles
-    mover_price: wp.array(dtype=wp.float32)  # [T] cost per metre of clearance missing to movers
-    ring_m: wp.array(dtype=wp.float32)  # [9] distance of each ring, m
-    step_s: float
-    body: float  # m: radius of the drone plus safety distance
-    skin: float  # m: safety distance
-    reach_z: float  # m: hits up to this far above or below the drone's centre are obstacles
-    margin: float
-    mover_margin: float
-    fast_mover_s: float
-    crash_cost: float
-    crash_relief: float
-    goal_radius: float
-    floor: float
-    ceiling: float
-    gain: float  # m towards the goal within the horizon at full speed
-    alarm: int  # prediction steps within which a shield avoids a collision
-    near: float  # m: a goal nearer than this may be reached within the horizon
-
-
-@wp.func
-def mover_gap(movers: Movers, i: int, k: int, at: wp.vec3, t: float) -> float:
-    """Return the distance from a point to mover k at time t, m: the larger of horizontal and vertical distance."""
-    p = movers.place[i, k]
-    if p[0] >= FAR:
-        return FAR
-    v = movers.motion[i, k]
-    x = p[0] + t * v[0] - at[0]
-    y = p[1] + t * v[1] - at[1]
-    gap = wp.sqrt(x * x + y * y) - p[3]
-    return wp.max(gap, wp.abs(p[2] + t * v[2] - at[2]) - v[3])
-
-
-@wp.func
-def column_gap(s: Search, m: LocalMap, i: int, at: wp.vec3) -> float:
-    """Return the distance from a point to the nearest remembered hit at its height, m."""
-    return s.ring_m[ring_at(m, i, at[0], at[1], bands_between(at[2] - s.reach_z, at[2] + s.reach_z))]
-
-
-@wp.func
-def further_margin(s: Search, movers: Movers, i: int, k: int) -> float:
-    """Return the clearance from mover k that is desired beyond the usual one because the mover is fast, m."""
-    v = movers.motion[i, k]
-    square = v[0] * v[0] + v[1] * v[1] + v[2] * v[2]
-    if square <= USUAL_SPEED * USUAL_SPEED:
-        return 0.0
-    return s.fast_mover_s * (wp.sqrt(square) - USUAL_SPEED)
-
-
-@wp.func
-def nearest_mover(s: Search, movers: Movers, i: int, at: wp.vec3, t: float) -> wp.vec2:
-    """Return the distance from a point to the nearest mover at time t, m, and by how much less it counts for the margin.
-
-    For the margin, the nearest mover is the one with the least distance after its further margin is subtracted.
-    """
-    gap = float(FAR)
-    counted = float(FAR)
-    for k in range(NEAREST):
-        each = mover_gap(movers, i, k, at, t)
-        gap = wp.min(gap, each)
-        counted = wp.min(counted, each - further_margin(s, movers, i, k))
-    return wp.vec2(gap, gap - counted)
-
-
-@wp.func
-def body_now(s: Search, m: LocalMap, i: int, movers: Movers, own: Own) -> wp.vec2:
-    """Return the distances to columns and to movers below which the drone collides, m.
-
-    Each is the drone's radius plus the safety distance or, if the drone is already nearer, its present distance. A drone that
-    is stuck does without the safety distance to columns.
-    """
-    columns = s.body - (1.0 - own.patience) * s.skin
-    return wp.vec2(
-        wp.min(columns, column_gap(s, m, i, own.pos)),
-        wp.min(s.body, nearest_mover(s, movers, i, own.pos, 0.0)[0] - TOUCH),
-    )
-
-
-@wp.func
-def gaps_at(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, at: wp.vec3, t: float) -> wp.vec3:
-    """Return the gaps to columns and to movers, m, of a drone at a point at time t; a negative gap is a collision.
-
-    Both are -1 if the point is too low or too high. The third number, at least 0, is by how much less the gap to movers counts
-    for the margin, as `nearest_mover` returns it.
-    """
-    if (at[2] < s.floor and at[2] < own.pos[2]) or (at[2] > s.ceiling and at[2] > own.pos[2]):
-        return wp.vec3(-1.0, -1.0, 0.0)
-    crowd = nearest_mover(s, movers, i, at, t)
-    return wp.vec3(column_gap(s, m, i, at) - own.body[0], crowd[0] - own.body[1], crowd[1])
-
-
-@wp.func
-def nearness(s: Search, gaps: wp.vec3, k: int, patience: float) -> float:
-    """Return the cost of being near obstacles at prediction step k; `gaps` are those of `gaps_at`.
-
-    `patience` is a factor on the cost of columns.
-    """
-    crowd = wp.max(s.mover_margin - gaps[1] + gaps[2], 0.0)
-    return patience * s.price[k] * wp.max(s.margin - gaps[0], 0.0) + s.mover_price[k] * crowd
-
-
-@wp.func
-def position_at(s: Search, own: Own, command: wp.vec3, brief: int, k: int) -> wp.vec3:
-    """Return the drone's predicted position at prediction step k, m; `brief` is 1 if the command ends in a stop."""
-    f = s.flat[brief, k]
-    u = s.upright[brief, k]
-    return wp.vec3(
-        own.pos[0] + f[0] * own.vel[0] + f[1] * own.acc[0] + f[2] * command[0],
-        own.pos[1] + f[0] * own.vel[1] + f[1] * own.acc[1] + f[2] * command[1],
-        own.pos[2] + u[0] * own.vel[2] + u[1] * own.acc[2] + u[2] * command[2],
-    )
+PROBE = 5  # every so many prediction steps are examined first
 
 
 @wp.func
@@ -210,22 +37,78 @@ def to_go(w: CostToGo, i: int, own: Own, at: wp.vec3) -> float:
 
 
 @wp.func
-def cost_of(
-    s: Search, m: LocalMap, w: CostToGo, i: int, movers: Movers, own: Own, command: wp.vec3, brief: int, enough: float
-) -> float:
-    """Return the cost of a command; stop early and return a lower bound if the cost reaches `enough`."""
-    # metres lost against flying to the goal at full speed
-    cost = to_go(w, i, own, position_at(s, own, command, brief, s.flat.shape[1] - 1)) - own.to_go + s.gain
-    close = wp.length(own.goal - own.pos) < s.near
+def goal_step(s: Search, own: Own, command: wp.vec3, brief: int) -> int:
+    """Return the first prediction step at which a command reaches the goal if it meets no obstacle, or else T."""
     for k in range(s.flat.shape[1]):
-        if cost >= enough and not close:
+        away = own.goal - position_at(s, own, command, brief, k)
+        if wp.dot(away, away) < s.goal_radius * s.goal_radius:
+            return k
+    return s.flat.shape[1]
+
+
+@wp.func
+def is_too_costly(
+    s: Search, m: LocalMap, i: int, movers: Movers, own: Own, command: wp.vec3, brief: int, cost: float, enough: float
+) -> bool:
+    """Return whether every PROBE-th prediction step shows that a command costs more than `enough`; arguments as `cost_of`.
+
+    A collision at any time must cost more than that.
+    """
+    k = s.flat.shape[1] - 1  # last steps first: there, most commands that lead into obstacles show it
+    while k >= 0:
+        gaps = gaps_at(s, m, i, movers, own, position_at(s, own, command, brief, k), k)
+        cost = cost + nearness(s, gaps, k, own.patience)
+        if collides(gaps) or cost > enough + ROUNDING:
+            return True
+        k = k - PROBE
+    return False
+
+
+@wp.func
+def deepest(
+    s: Search, m: LocalMap, i: int, movers: Movers, own: Own, command: wp.vec3, brief: int, first: int
+) -> float:
+    """Return the largest cost of a collision from prediction step `first` on, by its time and its depth."""
+    cost = wp.max(s.crash_cost - s.crash_relief * float(first + 1) * s.step_s, 0.0)
+    for k in range(first, s.flat.shape[1]):
+        gaps = gaps_at(s, m, i, movers, own, position_at(s, own, command, brief, k), k)
+        depth = -wp.min(gaps[0], gaps[1])
+        if depth > 0.0:
+            cost = cost + s.depth_cost * depth * wp.exp(-float(k + 1) * s.step_s)
+    return cost
+
+
+@wp.func
+def cost_of(
+    s: Search,
+    m: LocalMap,
+    i: int,
+    movers: Movers,
+    own: Own,
+    command: wp.vec3,
+    brief: int,
+    goal: int,
+    cost: float,
+    enough: float,
+) -> float:
+    """Return the cost of a command, or a lower bound of at least `enough`.
+
+    `cost` is the distance that is lost, and `goal` the prediction step at which the command reaches the goal.
+    """
+    steps = s.flat.shape[1]
+    if goal == steps and wp.where(s.depth_cost > 0.0, 0.0, cost) + s.least_crash > enough + ROUNDING:
+        if is_too_costly(s, m, i, movers, own, command, brief, cost, enough):
+            return FAR
+    for k in range(steps):
+        if cost >= enough and goal == steps:
             return cost
         t = float(k + 1) * s.step_s
-        at = position_at(s, own, command, brief, k)
-        gaps = gaps_at(s, m, i, movers, own, at, t)
-        if wp.min(gaps) < 0.0:
+        gaps = gaps_at(s, m, i, movers, own, position_at(s, own, command, brief, k), k)
+        if collides(gaps):
+            if s.depth_cost > 0.0:
+                return wp.max(deepest(s, m, i, movers, own, command, brief, k), cost)
             return wp.max(s.crash_cost - s.crash_relief * t, 0.0) + cost
-        if close and wp.length(own.goal - at) < s.goal_radius:
+        if k == goal:
             return t - REACHED
         cost = cost + nearness(s, gaps, k, own.patience)
     return cost
@@ -245,14 +128,36 @@ def cheapest(s: Search, m: LocalMap, w: CostToGo, i: int, movers: Movers, own: O
     """Return the cheapest command, held or brief; of equally cheap commands the first."""
     best = Choice()
     best.cost = float(FAR)
+    steps = s.flat.shape[1]
+    most = s.furthest
+    # the least that a command must contribute to reach the goal within the horizon
+    ahead = wp.vec3(own.ahead[0], own.ahead[1], 0.0)
+    needed = wp.length(wp.vec2(own.pos[0], own.pos[1])) - s.goal_radius - ROUNDING
+    needed = needed - most[0] * wp.abs(wp.dot(own.vel, ahead)) - most[1] * wp.abs(wp.dot(own.acc, ahead))
     for brief in range(s.kinds):
-        for c in range(s.commands.shape[0]):
+        rest = position_at(s, own, wp.vec3(), brief, steps - 1)
+        along = s.flat[2 * own.flat + brief, steps - 1][2]
+        up = s.upright[2 * own.upright + brief, steps - 1][2]
+        c = int(0)
+        while c < s.commands.shape[0]:
             command = to_world(s.commands[c], own.ahead)
-            cost = cost_of(s, m, w, i, movers, own, command, brief, best.cost)
-            if cost < best.cost:
-                best.command = command
-                best.cost = cost
-                best.brief = brief
+            end = rest + wp.vec3(along * command[0], along * command[1], up * command[2])
+            may_reach = most[2] * s.commands[c][0] >= needed
+            # no path is shorter than a straight line
+            away = own.goal - end
+            longest = wp.max(best.cost + own.to_go - s.gain + ROUNDING, 0.0)
+            if may_reach or wp.dot(away, away) < longest * longest:
+                cost = to_go(w, i, own, end) - own.to_go + s.gain  # distance lost against full speed to the goal
+                goal = steps
+                if may_reach:
+                    goal = goal_step(s, own, command, brief)
+                if wp.where(goal < steps, float(goal + 1) * s.step_s - REACHED, cost) < best.cost:
+                    cost = cost_of(s, m, i, movers, own, command, brief, goal, cost, best.cost)
+                    if cost < best.cost:
+                        best.command = command
+                        best.cost = cost
+                        best.brief = brief
+            c = c + 1
     return best
 
 
@@ -260,9 +165,8 @@ def cheapest(s: Search, m: LocalMap, w: CostToGo, i: int, movers: Movers, own: O
 def crash_time(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, command: wp.vec3) -> float:
     """Return the time to a collision under a command, s; FAR if there is none within the first `alarm` prediction steps."""
     for k in range(s.alarm):
-        t = float(k + 1) * s.step_s
-        if wp.min(gaps_at(s, m, i, movers, own, position_at(s, own, command, 0, k), t)) < 0.0:
-            return t
+        if collides(gaps_at(s, m, i, movers, own, position_at(s, own, command, 0, k), k)):
+            return float(k + 1) * s.step_s
     return FAR
 
 
@@ -282,10 +186,9 @@ def nearest_safe(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, wante
         cost = wp.length(command - wanted)
         for k in range(s.alarm):
             if cost < least:
-                t = float(k + 1) * s.step_s
-                gaps = gaps_at(s, m, i, movers, own, position_at(s, own, command, 0, k), t)
-                if wp.min(gaps) < 0.0:
-                    cost = cost + s.crash_cost - s.crash_relief * t
+                gaps = gaps_at(s, m, i, movers, own, position_at(s, own, command, 0, k), k)
+                if collides(gaps):
+                    cost = cost + s.crash_cost - s.crash_relief * float(k + 1) * s.step_s
                     break
                 cost = cost + nearness(s, gaps, k, 1.0)
         if cost < least:

@@ -12,13 +12,14 @@ import torch
 import warp as wp
 
 from fledge.tasks.navigation.config import Collision, NavigationConfig
-from fledge.tasks.navigation.orca.kernel import guard_of, num_planes
+from fledge.tasks.navigation.orca.kernel import LAG_S, guard_of, num_planes
 from fledge.tasks.navigation.physics.structs import bind
-from fledge.tasks.navigation.planner import search
+from fledge.tasks.navigation.planner import clearance, responses
 from fledge.tasks.navigation.planner.config import PlannerConfig
-from fledge.tasks.navigation.planner.cost_to_go import POINTS, CostToGo
+from fledge.tasks.navigation.planner.cost_to_go import POINTS, CostToGo, factors, line
+from fledge.tasks.navigation.planner.identify import FADING_S, Response
 from fledge.tasks.navigation.planner.kernel import Planner
-from fledge.tasks.navigation.planner.local_map import LocalMap, disc, ring_distances, window_cells
+from fledge.tasks.navigation.planner.local_map import LocalMap, block, cell, ring_distances, stencils, window_cells
 from fledge.tasks.navigation.planner.readings import Movers, Seen
 from fledge.tasks.navigation.sensing.observations import NEAREST
 from fledge.tasks.navigation.sensing.rays import bin_deg, directions, elevations_deg
@@ -28,6 +29,7 @@ BOX_WIDTH = (
     1.2  # boxes count as cylinders that are wider by this factor: between the circles inside and around a square
 )
 
+GUARD_SHARE = LAG_S / responses.USUAL_S  # lag of velocity obstacles, as a share of the time to follow a command
 MAP_RANGE_M = 11.0  # of the local map under sensors that see farther: 256 x 256 cells, 1 MiB per drone
 
 Shapes = dict[str, tuple[torch.dtype, tuple[int, ...]]]
@@ -50,6 +52,7 @@ def buffer_shapes(cfg: PlannerConfig, env_cfg: NavigationConfig) -> Shapes:
         "fresh": (torch.bool, ()),
         "drawn": (f32, ()),
         "acc": (f32, (3,)),
+        **response_shapes(cfg, env_cfg.dt_s * env_cfg.decimation),
         "stay_pos": (f32, (3,)),
         "stay": (i32, ()),
         "length": (f32, (points,)),
@@ -59,6 +62,7 @@ def buffer_shapes(cfg: PlannerConfig, env_cfg: NavigationConfig) -> Shapes:
         "place": (f32, (NEAREST, 4)),
         "motion": (f32, (NEAREST, 4)),
         "unseen": (f32, (NEAREST,)),
+        "near": (i32, (round(cfg.horizon_s / cfg.step_s),)),
         "planes": (f32, (num_planes(env_cfg) if cfg.guard else 0, 4)),
     }
 
@@ -113,40 +117,84 @@ def bind_planner(
     env_cfg: NavigationConfig,
     tensors: Mapping[str, torch.Tensor],
     tracker: tracking.Tracker | None = None,
+    shield: bool = False,
 ) -> Planner:
     """Return the planner's struct over `tensors`, the buffers of N drones by name.
 
     They have the names, dtypes and, after the axis N, the shapes of `buffer_shapes`. `cfg` must come from `within_limit`.
     `tracker` has the memory of hits, if movers come from the LiDAR.
     """
-    device, p, m, w = tensors["cells"].device, bind(Planner, tensors), bind(LocalMap, tensors), bind(CostToGo, tensors)
-    m.size, m.disc = window_cells(map_range_m(env_cfg)), array(disc(), device, wp.vec3i)
+    hasten = cfg.hasten and cfg.identify and not shield
+    kinds = {"cells": ("cells", cell), "blocks": ("cells", block), "rows": ("length", line), "slow": ("slow", line)}
+    rows = {name: tensors[of].unflatten(1, (-1, kind._length_)) for name, (of, kind) in kinds.items()}
+    device, p = tensors["cells"].device, bind(Planner, tensors)
+    m, w = bind(LocalMap, {**tensors, **rows}), bind(CostToGo, {**tensors, **rows})
+    m.size, m.stencils = window_cells(map_range_m(env_cfg)), array(stencils(), device, block)
     near = [20.0 if away <= env_cfg.collision_radius_m + cfg.skin_m else 1.0 for away in ring_distances()]
     near[3] += cfg.narrow
     near[4] += cfg.narrow / 2
-    w.slowness, w.every, w.rounds = array(np.array(near), device), cfg.ways_every, 3
+    w.slowness, w.every, w.rounds = factors(*near), cfg.ways_every, 3
     p.movers = movers_of(env_cfg, tensors)
     p.movers.coast_s, p.movers.decision_s = (
         0.0 if env_cfg.tracks_movers else cfg.coast_s,
         env_cfg.dt_s * env_cfg.decimation,
     )
-    p.search, p.map, p.cost = make_search(cfg, env_cfg, device), m, w
+    p.search, p.map, p.cost = make_search(cfg, env_cfg, device, hasten), m, w
     p.decision_s, p.patience_s = env_cfg.dt_s * env_cfg.decimation, cfg.patience_s
     if tracker is not None:
         p.tracker = tracker
     p.guard = guard_of(env_cfg, tensors["planes"], cfg.guard)
-    seconds, lags = np.array([env_cfg.dt_s * env_cfg.decimation]), (cfg.lag_s, min(cfg.lag_s, search.VERTICAL_LAG_S))
-    p.step = array(np.stack([search.response(seconds, lag)[0, 2] for lag in lags]), device, wp.vec3)
+    p.response = bind_response(cfg, p.decision_s, tensors, hasten, env_cfg.speed_limit)
+    seconds = np.array([p.decision_s])
+    p.step = array(
+        np.stack([responses.response(seconds, r)[0, 2] for r in responses.given_rates(cfg)]), device, wp.vec3
+    )
     return p
 
 
-def make_search(cfg: PlannerConfig, env_cfg: NavigationConfig, device: torch.device) -> search.Search:
+def response_shapes(cfg: PlannerConfig, decision_s: float) -> Shapes:
+    """Return dtype and shape of each buffer of `Response` for one drone, by name."""
+    f32, delays = torch.float32, responses.possible_delays(cfg, decision_s)
+    flat, up = (len(rates) * len(delays) * cfg.identify for rates in responses.possible_rates(cfg))
+    return {
+        "sent": (f32, (max(delays) + 1, 3)),
+        "flat_state": (f32, (flat, 4)),
+        "flat_score": (f32, (flat,)),
+        "up_state": (f32, (up, 2)),
+        "up_score": (f32, (up,)),
+    }
+
+
+def bind_response(
+    cfg: PlannerConfig, decision_s: float, tensors: Mapping[str, torch.Tensor], hasten: bool, limit: float
+) -> Response:
+    """Return the drones' response, given or to be identified, over the buffers of N drones."""
+    device, rates = tensors["sent"].device, responses.possible_rates(cfg)
+    r, times = bind(Response, tensors), np.array([decision_s])
+    r.on, r.keep, r.decision_s = int(cfg.identify), math.exp(-decision_s / FADING_S), decision_s
+    r.delays = array(np.array(responses.possible_delays(cfg, decision_s)), device, wp.int32)
+    r.flat, r.upright = (
+        array(np.concatenate([responses.response(times, x) for x in group]), device, wp.vec3) for group in rates
+    )
+    shapes = [[responses.hastened(x)[1] for x in group] for group in rates]
+    r.hasten, r.limit = int(hasten), limit
+    r.flat_shape, r.up_shape = (array(np.array(x), device, wp.vec2) for x in shapes)
+    effective = [responses.hastened(x)[0] if hasten else x for x in rates[0]]
+    r.slower = array(np.array([GUARD_SHARE * (1.0 / x.gain + x.lag_s - responses.USUAL_S) for x in effective]), device)
+    return r
+
+
+def make_search(cfg: PlannerConfig, env_cfg: NavigationConfig, device: torch.device, hasten: bool) -> clearance.Search:
     """Return the data that all searches share: candidate commands, the drone's responses to commands, costs, limits."""
-    s, beams = search.Search(), env_cfg.collision is Collision.beams
+    s, beams = clearance.Search(), env_cfg.collision is Collision.beams
     times = (np.arange(round(cfg.horizon_s / cfg.step_s)) + 1.0) * cfg.step_s
-    s.commands = array(search.candidates(cfg), device, wp.vec3)
-    s.flat = array(search.step_responses(cfg, cfg.lag_s), device, wp.vec3)
-    s.upright = array(search.step_responses(cfg, min(cfg.lag_s, search.VERTICAL_LAG_S)), device, wp.vec3)
+    s.commands = array(responses.candidates(cfg), device, wp.vec3)
+    flat, up = responses.possible_rates(cfg)
+    if hasten:
+        flat, up = ([responses.hastened(rate)[0] for rate in rates] for rates in (flat, up))
+    s.flat = array(responses.step_responses(cfg, flat), device, wp.vec3)
+    s.upright = array(responses.step_responses(cfg, up), device, wp.vec3)
+    s.top_speed = float(np.linalg.norm(responses.candidates(cfg)[:, :2], axis=1).max())
     s.kinds = 2 if cfg.brief_s else 1
     s.price = array(cfg.margin_cost * np.exp(-times / cfg.fading_s), device)
     s.mover_price = array(cfg.mover_cost * np.exp(-times / cfg.fading_s), device)
@@ -154,13 +202,14 @@ def make_search(cfg: PlannerConfig, env_cfg: NavigationConfig, device: torch.dev
     s.ring_m = array(ring_distances(), device)
     s.step_s, s.skin, s.margin = cfg.step_s, cfg.skin_m, cfg.margin_m
     s.body = env_cfg.collision_radius_m + cfg.skin_m
-    s.crash_cost, s.crash_relief = cfg.crash_cost, cfg.crash_relief
+    s.crash_cost, s.crash_relief, s.depth_cost = cfg.crash_cost, cfg.crash_relief, cfg.depth_cost
     # a cylinder plans as a sphere does, to keep away from tops and edges; NavRL's beams hardly look down
-    s.reach_z = 0.2 if beams else env_cfg.collision_radius_m + search.UPRIGHT_M
+    s.reach_z = 0.2 if beams else env_cfg.collision_radius_m + clearance.UPRIGHT_M
     s.goal_radius = env_cfg.goal_radius_m
     lowest = env_cfg.min_height_m if beams else max(env_cfg.min_height_m, env_cfg.collision_radius_m)
-    s.floor, s.ceiling = lowest + search.FLOOR_M, env_cfg.max_height_m - search.CEILING_M
+    s.floor, s.ceiling = lowest + clearance.FLOOR_M, env_cfg.max_height_m - clearance.CEILING_M
     s.alarm = max(1, round(min(cfg.alarm_s, cfg.horizon_s) / cfg.step_s))
     s.gain = cfg.fast * cfg.horizon_s
-    s.near = s.gain + env_cfg.goal_radius_m + 1.0
+    s.furthest = wp.vec3(*np.abs(responses.step_responses(cfg, flat)).max(axis=(0, 1)))
+    s.least_crash = max(cfg.crash_cost - cfg.crash_relief * cfg.horizon_s, 0.0)
     return s

@@ -185,7 +185,8 @@ def observe_obstacles(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs) -
     index = indices(-1)
     reach = p.lidar_range_m * p.lidar_range_m
     crowd = maps.crowd.count[slot]
-    for j in range(crowd + num_peers(p)):
+    j = int(0)
+    while j < crowd + num_peers(p):  # not range(), see `scan_columns`
         c = wp.vec3()
         if j < crowd:
             c = maps.crowd.trail[last, slot, j]
@@ -205,14 +206,16 @@ def observe_obstacles(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs) -
                     moved = index[k]
                     index[k] = carried
                     carried = moved
+        j += 1
     x_axis = goal_frame(drones.start[i], drones.goal[i])
     logs = float(0.0)
+    missing = wp.log(p.lidar_range_m)
     closest = float(p.lidar_range_m)
     for k in range(NEAREST):
         j = index[k]
         if j < 0:
             clear_mover(i, k, obs)
-            logs = logs + wp.log(p.lidar_range_m)
+            logs = logs + missing
         elif j >= crowd:
             o = peer(p, i, j - crowd)
             offset = drones.pos[o] - pos
