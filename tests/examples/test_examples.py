@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from fledge.envs.placement import EnvPlacement
+from tests import commands
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 HOVER = EXAMPLES / "hover.py"
 TESTED = {
     "a2c",
-    "deploy",
     "hover",
     "read_checkpoint",
     "remember",
@@ -67,9 +67,9 @@ def test_the_demo_trains_evaluates_and_writes_a_page(tmp_path: Path) -> None:
 def hover_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two iterations, resumed for two more."""
     folder = tmp_path_factory.mktemp("hover") / "run"
-    fledge("train", HOVER, *SMALL, "total_frames=256", "--folder", folder)
-    result = json.loads(fledge("train", HOVER, "--resume", folder, "total_frames=512", "--json"))
-    assert result["frames"] == 512
+    assert commands.fledge("train", HOVER, *SMALL, "total_frames=256", "--folder", folder).returncode == 0
+    done = commands.fledge("train", HOVER, "--resume", folder, "total_frames=512", "--json")
+    assert json.loads(done.stdout)["frames"] == 512
     return folder
 
 
@@ -140,9 +140,7 @@ def test_hover_is_judged_drawn_reported_and_exported(hover_run: Path, tmp_path: 
 
 
 def test_a_run_of_code_is_not_continued_unless_the_code_is_named(hover_run: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "fledge.cli", "train", "--resume", str(hover_run)], capture_output=True, text=True
-    )
+    done = commands.fledge("train", "--resume", hover_run)
     assert done.returncode == 2
     assert "is code and is not run unless you name it" in done.stderr
 

@@ -1,0 +1,252 @@
+/* Data of one planner, and the functions that its files share, whose names begin with fp_. Positions are in the goal frame with the
+ * goal at (0, 0) and heights above the ground. In shapes: C candidates, T prediction steps, H azimuths, V elevations. */
+#ifndef FLEDGE_INTERNAL_H
+#define FLEDGE_INTERNAL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "fledge_planner.h"
+#include "vectors.h"
+
+#define TWO_PI 6.283185307179586f
+#define NEAREST 5
+#define HEADINGS 32
+#define RINGS 8
+#define CELL_M 0.1f
+#define BANDS 16
+#define BAND_M 0.25f
+#define GROUND_M 0.1f /* hits below this height are the ground */
+#define REACH_CELLS 8
+#define INSIDE_M 0.02f /* a hit is stored this far behind the surface */
+#define BLOCK 4
+#define BLOCKS 5
+#define DISC_CELLS (2 * REACH_CELLS + 1)
+#define POINTS 64
+#define FAR 1.0e6f
+#define TRACKS 16
+#define CLUSTERS 32
+#define MAX_STEPS 1000
+
+/* How the drone responds to a velocity command v*: v' = a - damping v, a' = (gain (v* - v) - a) / lag. */
+typedef struct {
+    double gain, damping, lag_s, vertical_lag_s;
+} response_model;
+
+/* How a response moves the drone: coefficients of velocity, acceleration and command. */
+typedef struct {
+    vec3 *flat;    /* [2, T] in the horizontal position at each prediction step, for held and for brief commands */
+    vec3 *upright; /* [2, T] in the vertical position */
+    vec3 next[2];  /* in the acceleration at the next decision: horizontal, vertical */
+    vec3 furthest; /* largest coefficients of the horizontal position within the horizon */
+} responses;
+
+typedef struct {
+    int steps;    /* T */
+    int count;    /* C */
+    vec3 *commands; /* [C] m/s, x to the goal */
+    responses response;
+    int kinds;             /* 2 with brief commands, else 1 */
+    float *price;          /* [T] cost per metre of clearance missing to static obstacles */
+    float *mover_price;    /* [T] to movers */
+    float ring_m[RINGS + 1];
+    float step_s, body, skin, reach_z, margin, mover_margin, fast_mover_s, crash_cost, crash_relief, goal_radius;
+    float floor, ceiling, gain, least_crash, top_speed;
+    float decision_s, patience_s, coast_s, mover_late_s, box_width;
+    float fast, slow, limit, brief_m; /* of the plan */
+} search_data;
+
+typedef struct {
+    int azimuths, elevations;
+    size_t rays;
+    vec3 *ray;            /* [H * V] unit vectors in the sensor's frame; NULL if rays are upright and cover 360 degrees */
+    float *cosine, *sine; /* [V] */
+    bool tilts, standing, memory;
+    float angle_error, reach_m, range_m, late_s;
+} sensor;
+
+typedef struct {
+    int size;                                    /* cells along a side, a power of two */
+    uint64_t *cells;                             /* [size * size, 2] */
+    uint64_t stencils[BLOCK][DISC_CELLS][BLOCKS][2 * BLOCK];
+    int centre_x, centre_y;
+    bool fresh;
+    float drawn; /* sum over the last scan */
+} local_map;
+
+typedef struct {
+    float length[POINTS][POINTS]; /* m to the goal */
+    float slow[POINTS][POINTS];   /* cost of a step to a neighbouring point, m */
+    float corner_x, corner_y;
+    float slowness[RINGS + 1];
+    int age, every, rounds;
+} cost_grid;
+
+typedef struct {
+    vec4 place[NEAREST];  /* x, y, z, half the width; x is FAR in an empty row */
+    vec4 motion[NEAREST]; /* velocity, half the height (FAR: unlimited) */
+    float unseen[NEAREST];
+    int *near; /* [T] movers that matter at each prediction step */
+} mover_list;
+
+/* State of the drone itself. */
+typedef struct {
+    vec3 pos, vel, acc, goal;
+    float yaw;
+    vec2 ahead;                   /* horizontal unit vector to the goal */
+    float to_go;                  /* m to the goal */
+    float body_columns, body_movers; /* m: distances that count as a collision */
+    float further[NEAREST];       /* m: clearance from each mover that is desired because it is fast */
+    float reach[NEAREST];         /* m²: squared distance at which a mover ceases to have an effect; 0 in an empty row */
+    float patience;
+} own_state;
+
+/* Parameters of the velocity obstacles. */
+typedef struct {
+    bool on;
+    float body, limit, floor, ceiling, step_s, horizon, near_horizon, lag;
+    vec4 *planes; /* [NEAREST + H + 2] */
+} guard_data;
+
+typedef struct {
+    int32_t number, first, last, bits;
+} grid_cell;
+
+typedef struct {
+    int32_t number, stamp;
+} free_mark;
+
+typedef struct {
+    vec3 pos, vel, cov;
+    vec2 born;
+    float width, box, came;
+    int seen, last, moves;
+} track;
+
+typedef struct {
+    float x, y, width, flat, z, box, came;
+    bool taken;
+} cluster;
+
+typedef struct {
+    float x, y, flat, count;
+    float ux, uy, first_hit, slope;
+    float came;
+    float low, high, below, above;
+} azimuth_return;
+
+typedef struct {
+    bool on;
+    int size, azimuths, elevations;
+    bool wraps;
+    float pitch, decision_s, late_s;
+    int confirm, confirm_late, gap, recent, hold, overrule;
+    int clock, scanned;
+    float *scan;             /* [H * V] the last new scan */
+    grid_cell *grid;         /* [size * size] */
+    free_mark *free;         /* [size * size] */
+    track tracks[TRACKS];
+    float rows[NEAREST * FLEDGE_MOVER];
+    azimuth_return *returns; /* [H] */
+    cluster clusters[CLUSTERS];
+    int match[TRACKS];
+} tracker_data;
+
+struct fledge_planner {
+    search_data search;
+    sensor sensor;
+    local_map map;
+    cost_grid cost;
+    mover_list movers;
+    guard_data guard;
+    tracker_data tracker;
+    bool fresh; /* the next step begins a flight */
+    vec3 acc, vel, stay_pos;
+    int stay;
+    float flown[3]; /* the planner's own last action */
+    char error[160];
+};
+
+/* Observations of the present decision. */
+typedef struct {
+    const float *state, *lidar, *rows, *pose, *attitude;
+} readings;
+
+typedef struct {
+    vec3 command;
+    float cost;
+    int brief;
+} choice;
+
+/* settings.c */
+int fp_settings_check(const fledge_settings *s, char *text, size_t size);
+
+/* tables.c */
+int fp_planner_tables(fledge_planner *p, const fledge_settings *s);
+void fp_set_responses(search_data *q, const fledge_settings *s, const response_model *model);
+
+/* local_map.c */
+void fp_map_roll(local_map *m, int ix, int iy, bool forget);
+void fp_map_draw(local_map *m, int ix, int iy, uint32_t bands);
+void fp_map_remember(local_map *m, const sensor *seen, const readings *r, const mover_list *movers, const own_state *own,
+                     bool fresh);
+vec4 fp_sensor_turn(const sensor *seen, const readings *r, float yaw);
+
+/* cost_to_go.c */
+void fp_update_cost(cost_grid *w, const local_map *m, vec3 pos, float body, bool fresh);
+float fp_cost_from(const cost_grid *w, float x, float y);
+
+/* movers.c */
+own_state fp_read_own(const readings *r);
+void fp_track_movers(mover_list *movers, const search_data *q, const float *rows, vec3 pos, bool fresh);
+vec3 fp_predicted_acc(const responses *f, vec3 vel, vec3 acc, vec3 command);
+
+/* search.c */
+void fp_prepare_search(fledge_planner *p, own_state *own, float top_speed);
+choice fp_cheapest(const fledge_planner *p, const own_state *own);
+vec3 fp_position_at(const search_data *q, const own_state *own, vec3 command, int brief, int k);
+float fp_to_go(const cost_grid *w, const own_state *own, vec3 at);
+
+/* predictions.c */
+void fp_write_predictions(const fledge_planner *p, const own_state *own, float *plan);
+
+/* guard.c */
+vec3 fp_guarded(fledge_planner *p, const readings *r, const own_state *own, vec3 command);
+
+/* tracker.c, tracker_clusters.c, tracker_memory.c */
+void fp_track_scan(tracker_data *t, const sensor *seen, const readings *r, bool fresh);
+int fp_find_clusters(tracker_data *t, const sensor *seen, const readings *r, vec3 pos, float yaw, int now);
+enum { HIT_STATIC, HIT_KNOWN, HIT_CAME }; /* on a static obstacle; not known to be; in a cell that was free before */
+int fp_stamp_hit(tracker_data *t, float x, float y, float z, uint32_t bands, int now);
+void fp_free_cells(tracker_data *t, vec3 pos, int now);
+void fp_draw_memory(local_map *m, const tracker_data *t, vec3 pos, bool memory);
+
+static inline int to_cell(float x) { return (int)floorf(x * 10.0f); } /* |x| is at most a few million */
+
+static inline size_t place_of(int size, int ix, int iy) {
+    unsigned last = (unsigned)size - 1u;
+    return (size_t)((unsigned)ix & last) * (size_t)size + ((unsigned)iy & last);
+}
+
+/* Return a bit mask of the height bands that the heights from `low` to `high`, m, touch. */
+static inline uint32_t bands_between(float low, float high) {
+    int a = clamp_int((int)floorf(low * 4.0f), 0, BANDS - 1);
+    int b = clamp_int((int)floorf(high * 4.0f), -1, BANDS - 1);
+    return a > b ? 0u : (2u << (unsigned)b) - (1u << (unsigned)a); /* b >= a >= 0 */
+}
+
+/* Return a word that has a mask of height bands in each of its four rings. */
+static inline uint64_t in_every_ring(uint32_t bands) { return (uint64_t)bands * 0x0001000100010001u; }
+
+/* Return the nearest ring in which a cell has a bit of the mask; RINGS if there is none. */
+static inline int nearest_ring(const uint64_t *cell, uint64_t every) {
+    uint64_t near = cell[0] & every, word = near ? near : cell[1] & every;
+    return 4 * !near + !(word & 0xFFFFu) + !(word & 0xFFFFFFFFu) + !(word & 0xFFFFFFFFFFFFu) + !word;
+}
+
+static inline bool on_map(const local_map *m, int ix, int iy) {
+    int half = m->size / 2;
+    return ix >= m->centre_x - half && ix < m->centre_x + half && iy >= m->centre_y - half && iy < m->centre_y + half;
+}
+
+#endif
