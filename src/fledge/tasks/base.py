@@ -33,8 +33,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fledge.agents.base import BaseAgent
+from fledge.core.config_help import check_config_class
 from fledge.core.errors import ConfigError
-from fledge.core.overrides import check_config_class
 from fledge.core.random import Purpose, derive_seed
 from fledge.core.specs import TensorSpec, tell_spec
 from fledge.envs.base import TensorEnv

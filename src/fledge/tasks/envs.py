@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,10 +53,7 @@ def make_env(
         ConfigError: if a setting or preset does not exist, or a value is not allowed.
     """
     found = find_task(task)
-    cfg = env_config(found, preset, settings)
-    if num_envs is not None:
-        cfg = dataclasses.replace(cfg, num_envs=num_envs)
-        check_settings(cfg, "env.")
+    cfg = env_config(found, preset, settings if num_envs is None else {**settings, "num_envs": num_envs})
     place = pick_device(device, torch.cuda.device_count())
     placement = EnvPlacement(device=place, seed=seed, num_threads=num_threads, held_out=held_out)
     return check_env(found, cfg, found.make_env(cfg, placement))

@@ -17,7 +17,7 @@ from torch import Tensor
 from fledge.agents.base import BaseAgent
 from fledge.core.errors import InputError
 from fledge.core.machine import pick_device
-from fledge.core.overrides import build_config, from_plain, nested, to_plain
+from fledge.core.overrides import build_config, changes_of, from_plain, nested
 from fledge.core.settings import check_settings
 from fledge.envs.base import TensorEnv
 from fledge.envs.placement import EnvPlacement
@@ -101,10 +101,7 @@ class LoadedPolicy:
 
     def make_env(self, num_envs: int | None = None, device: str = "auto", seed: int = 0, **settings: Any) -> TensorEnv:
         """Make envs with the settings that the policy was trained with, changed by `settings` (as in `fledge.make_env`)."""
-        cfg = self.env_config(**settings)
-        if num_envs is not None:
-            cfg = dataclasses.replace(cfg, num_envs=num_envs)
-            check_settings(cfg, "env.")
+        cfg = self.env_config(**(settings if num_envs is None else {**settings, "num_envs": num_envs}))
         place = pick_device(device, torch.cuda.device_count())
         env = self.task.make_env(cfg, EnvPlacement(device=place, seed=seed))
         self.agent.bind(env)
@@ -117,7 +114,7 @@ class LoadedPolicy:
         else:
             trained: Any = from_plain(self.task.config, nested(self.env.settings))
             words = env_overrides(self.task, settings)
-            layers = [("the policy's env", to_plain(trained))]
+            layers = [("the policy's env", changes_of(trained))]
             cfg = build_config(self.task.config, layers, words, self.task.presets.aliases, prefix="env.")
             check_settings(cfg, "env.")
         return self.task.policy.enable_observations(cfg, self.agent)

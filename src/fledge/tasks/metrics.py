@@ -52,6 +52,10 @@ class Benchmark:
     """Where the published results come from, and how far they can be compared."""
     reported: Mapping[str, str] = field(default_factory=dict)
     """Metric in `EpisodeMetrics.figures` -> its explanation; listed below the table for every policy and column."""
+    needs: Mapping[str, str] = field(default_factory=dict)
+    """Column heading -> optional package that it needs; without it the column is left out, unless it is named."""
+    endings: Sequence[str] = ()
+    """Outcomes whose shares stand in every cell of the table, below the interval."""
 
 
 class TaskMetrics:

@@ -16,6 +16,7 @@ from fledge.agents.recurrent import RecurrentConfig
 from fledge.core.errors import ConfigError
 from fledge.core.settings import setting
 from fledge.core.specs import ActionSpec, TensorSpec
+from fledge.tasks.robot import RobotSide
 
 if TYPE_CHECKING:
     from fledge.tasks.base import Task
@@ -60,6 +61,8 @@ class PolicyFactory:
     """Prefixes of the env settings that belong to a policy (its sensors, its decision rate), not to the env it flies in."""
     pilot_aliases: Mapping[str, str] = {}
     """Another project's name of a scripted policy -> its name here."""
+    robot: RobotSide = RobotSide()
+    """Readings from which a robot flies deployed policies."""
 
     def describe(self, task: Task, algo: str, env: Any, policy: Any) -> dict[str, Any]:
         """Return a description, as plain values, of the network that an algorithm ("ppo", "sac", "td3", "dqn") trains.

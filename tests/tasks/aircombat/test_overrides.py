@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fledge.cli import main
+from fledge.cli.train import flags_to_overrides
 from fledge.core.errors import ConfigError
-from fledge.core.overrides import flags_to_overrides
 from fledge.core.settings import check_settings
 from fledge.learn.ppo import Precision
 from fledge.training.config import TrainConfig, make_config

@@ -58,8 +58,19 @@ def test_flights_that_leave_the_width_of_a_scene_count_as_flying_round(env: Navi
         metrics.after_step(torch.zeros(2, dtype=torch.uint8), counted)
     metrics.after_step(torch.full((2,), 5, dtype=torch.uint8), counted)
     figures = metrics.figures()
-    assert figures["round_share"] == 0.5
-    assert figures["outside_share"] == pytest.approx(1 / 6)
+    assert (figures["round_share"], figures["inside_success"]) == (0.5, 0.0)
+    for y, outcome in (
+        (0.0, 0),
+        (0.0, 1),
+        (7.0, 0),
+        (0.0, 1),
+    ):  # both arrive twice, the second drone once by a way round
+        env.state["pos"][1] = torch.tensor([20.0, y, 2.0])
+        metrics.before_step({}, HOVER, counted)
+        metrics.after_step(torch.full((2,), outcome, dtype=torch.uint8), counted)
+    figures = metrics.figures()
+    assert (figures["round_share"], figures["inside_success"]) == (pytest.approx(2 / 6), 0.5)
+    assert figures["outside_share"] == pytest.approx(2 / 14)
 
 
 def test_evaluation_gives_every_drone_of_a_scene_its_own_world() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import fledge
 from fledge.core.errors import ConfigError
 from fledge.core.settings import check_settings
 from fledge.envs.checker import check_tensor_env
@@ -296,6 +298,13 @@ def test_the_env_keeps_the_contract() -> None:
         return NavigationEnv(NavigationConfig(num_envs=num_envs, drones=4, **options), seed=seed, num_threads=2)
 
     check_tensor_env(build, num_envs=16, steps=60)
+
+
+def test_num_envs_of_make_env_counts_before_the_settings_are_checked() -> None:
+    with contextlib.closing(fledge.make_env("navigation", 6, preset="swarm", drones=3, num_maps=1)) as env:
+        assert env.num_envs == 6
+    with pytest.raises(ConfigError, match=r"env\.num_envs is 10, .*set env\.num_envs=12"):
+        fledge.make_env("navigation", 10, preset="swarm", drones=3)
 
 
 def test_pettingzoo_has_one_agent_for_each_drone() -> None:

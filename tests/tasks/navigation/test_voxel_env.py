@@ -198,12 +198,12 @@ def test_evaluation_flies_other_routes_and_the_held_out_worlds(file: Path, tmp_p
 
 
 def test_generated_worlds_of_training_and_evaluation_differ(make: Any) -> None:
-    options = {"world": "hall", "num_maps": 2, "moving_obstacles": 0}
-    a, b, c = make(**options), make(**options), make(**options, bank=1)
+    options = {"world": "hall", "moving_obstacles": 0}
+    a, b, c = make(**options, num_maps=1), make(**options, num_maps=2), make(**options, num_maps=1, bank=1)
     solids = [env.bank.worlds.worlds[0].solid for env in (a, b, c)]
     np.testing.assert_array_equal(solids[0], solids[1])
     assert solids[0].shape != solids[2].shape or (solids[0] != solids[2]).any()
-    assert len(a.bank.worlds.worlds) == 2
+    assert len(b.bank.worlds.worlds) == 2
 
 
 @pytest.mark.parametrize(
@@ -211,13 +211,30 @@ def test_generated_worlds_of_training_and_evaluation_differ(make: Any) -> None:
     [
         ({"collision": Collision.beams}, "choose cylinder or sphere"),
         ({"fresh_maps": True}, "set env.fresh_maps=false"),
+        ({"world": ",,"}, "names no world"),
+        ({"eval_world": " , "}, "names no world"),
     ],
 )
 def test_settings_that_a_world_excludes_are_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        check_settings(NavigationConfig(world="hall", **options), "env.")
+        check_settings(NavigationConfig(**({"world": "hall"} | options)), "env.")
 
 
 def test_a_world_that_does_not_exist_is_refused(make: Any) -> None:
-    with pytest.raises(FledgeError, match="nowhere"):
+    with pytest.raises(ConfigError, match=r"env.world names nowhere.*Paths count from the current folder"):
         make(world="nowhere.fworld")
+
+
+def test_a_world_file_that_changed_since_the_state_was_saved_is_refused(make: Any, tmp_path: Path) -> None:
+    path = tmp_path / "own.fworld"
+    save_world(hall(), path)
+    env = make(world=str(path))
+    env.reset()
+    saved = env.state_dict()
+    save_world(hall(seed=1), path)
+    with pytest.raises(FledgeError, match="has changed since this state was saved"):
+        make(world=str(path)).load_state_dict(saved)
+    save_world(hall(), path)
+    make(world=str(path)).load_state_dict(saved)
+    del saved["maps"]["worlds"]  # a state of an older version
+    make(world=str(path)).load_state_dict(saved)

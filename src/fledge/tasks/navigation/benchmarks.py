@@ -6,6 +6,7 @@ For comparison they list success rates that other projects published, measured w
 from __future__ import annotations
 
 from fledge.tasks.metrics import Benchmark
+from fledge.tasks.navigation.randomize import AIRFRAME
 
 PILOTS = ("straight", "gap", "orca", "planner", "fledge-reflex", "fledge-nav")
 BARS = {25: 0.97, 50: 0.97, 75: 0.94, 110: 0.93, 150: 0.66}  # bars in 24 x 24 m -> success, by MOTAR
@@ -22,10 +23,10 @@ SANDO = {
     "200": ("sando_hard", 130),
 }  # obstacles -> scene, movers
 ROUND = "Share of flights that flew round, beyond"
-AIRFRAME = ("mass", "thrust", "damping", "drag", "velocity_gain", "attitude_gain", "rotor_lag")
 RULES = (  # the same for every policy; each policy keeps its own sensors, speed limit and decision rate
     "env.dt_s=0.016",
     "env.dynamics=lee",
+    "env.autopilot=px4",
     "env.floating_boxes=true",
     "env.collision=cylinder",
     "env.collision_radius_m=0.3",
@@ -67,6 +68,38 @@ FAULTS = {  # each fault alone, at about the level of poor perception
     "typical": ["perception=typical"],
     "poor": ["perception=poor"],
 }
+LATE = {"50 ms": 3, "100 ms": 6, "200 ms": 13}  # physics steps of 16 ms
+PACKAGES = {"mujoco": "mujoco", "pyflyt": "PyFlyt"}
+NOISE = [f"{DRONE}lidar_noise_m=0.03", f"{DRONE}lidar_dropout=0.02"]
+MISSED = [f"{SEEN}miss_rate=0.3"]
+
+
+def late(delay: str) -> list[str]:
+    return [f"{DRONE}latency_steps={LATE[delay]}", f"{DRONE}latency_min_steps={LATE[delay]}"]
+
+
+def flown_by(dynamics: str, *columns: str) -> dict[str, list[str]]:
+    """Return the env configs of a simulator by heading; each of `columns` is a key of `changes`."""
+    changes: dict[str, list[str]] = {
+        "0 movers": ["env.moving_obstacles=0"],
+        "80 movers": [],
+        "stiff": ["env.autopilot=stiff"],
+        "soft": ["env.autopilot=soft"],
+        "smooth": ["env.autopilot=smooth"],
+        **{delay: late(delay) for delay in LATE},
+        "noise": NOISE,
+        "30 % missed": MISSED,
+        "all": [*late("100 ms"), *NOISE, *MISSED],
+    }
+    return {f"{dynamics} {name}": [f"env.dynamics={dynamics}", *changes[name]] for name in columns or changes}
+
+
+TRANSFER = {
+    **flown_by("lee", "0 movers", "80 movers", "100 ms", "all"),
+    **flown_by("iris"),
+    **flown_by("mujoco", "0 movers", "80 movers", "soft", "100 ms", "all"),
+    **flown_by("pyflyt", "0 movers", "80 movers", "soft", "100 ms", "all"),
+}
 
 
 def movers(*counts: int) -> dict[str, list[str]]:
@@ -95,6 +128,17 @@ BENCHMARKS = {
         rules=(*FOREST, "env.moving_obstacles=80"),
         worlds=FAULTS,
         policies=("planner", "planner(guard=true)", "fledge-reflex", "fledge-nav"),
+    ),
+    "transfer": Benchmark(
+        title="Crossing in other simulators: lee (the env's own drone), iris (PX4's, in NumPy), MuJoCo and PyFlyt, all three "
+        "under a PX4-like autopilot with PX4's gains, stiffer, softer ones, or smoothed commands; commands 50 to 200 ms late, "
+        "3 cm of LiDAR noise and 2 % of beams lost, 30 % of movers missed; all: 100 ms, noise and missed movers",
+        preset="crossing",
+        rules=(*FOREST, "env.moving_obstacles=80"),
+        worlds=TRANSFER,
+        policies=("planner", "planner(guard=true)", "fledge-nav"),
+        needs={name: PACKAGES[kind] for name in TRANSFER if (kind := name.split()[0]) in PACKAGES},
+        endings=("collision_static", "collision_moving", "timeout"),
     ),
     "swarm": Benchmark(
         title="2 to 32 drones in one world, flown by the same policy: antipodal circle, crossing streams, corridor",
@@ -165,7 +209,10 @@ BENCHMARKS = {
         },
         source="SANDO (MIT ACL, arXiv 2604.07599) reports 10 flights each at up to 5 m/s; policies here keep their own limit. "
         "Its paper speaks of 100 x 40 m, its code places obstacles within 6 m of y = 0.",
-        reported={"round_share": f"{ROUND} |y| = 6 m"},
+        reported={
+            "inside_success": "Success of flights that never went beyond |y| = 6 m, as a share of all flights",
+            "round_share": f"{ROUND} |y| = 6 m",
+        },
     ),
     "fapp": Benchmark(
         title="FAPP's scene, 54 m among 100 boxes, 100 cylinders and 100 movers at 0.5 to 3 m/s, each flight in its own world",

@@ -15,6 +15,7 @@ from fledge.tasks.navigation.randomize import RandomizeConfig as RandomizeConfig
 from fledge.tasks.navigation.rewards import RewardConfig
 from fledge.tasks.navigation.rewards import RewardKind as RewardKind
 from fledge.tasks.navigation.sensing.observations import SensorConfig
+from fledge.tasks.navigation.simulators.gains import Gains
 
 EDGE_M = 24.0  # distance of starts and goals from the middle of the map
 FOREST_HALF_M = 20.0
@@ -22,10 +23,16 @@ CROSSING_HALF_M = 19.4  # starts and goals of crossings are within this of the m
 
 
 class Dynamics(enum.Enum):
-    """Dynamics models: a quadrotor under Lee's controller, or a velocity that follows its command with a first-order lag."""
+    """Dynamics models; the help text of `env.dynamics` explains them."""
 
     lee = "lee"
     first_order = "first_order"
+    iris = "iris"
+    mujoco = "mujoco"
+    pyflyt = "pyflyt"
+
+
+SIMULATED = (Dynamics.iris, Dynamics.mujoco, Dynamics.pyflyt)  # flown by `simulators/`, outside of the env's kernels
 
 
 class Collision(enum.Enum):
@@ -122,7 +129,12 @@ class NavigationConfig(SensorConfig):
     """Physics steps after which an episode is truncated; with starts=crossing, this number for each 48 m from start to
     goal."""
     dynamics: Dynamics = Dynamics.lee
-    """Dynamics model. lee: a quadrotor under Lee's velocity controller. first_order: velocity follows commands with a lag."""
+    """Dynamics model. lee: a quadrotor under Lee's velocity controller. first_order: velocity follows commands with a lag.
+    For tests of a policy in physics that is not the env's own, on the CPU: iris, the quadrotor of PX4's simulation; mujoco and
+    pyflyt, quadrotors in these simulators; all three under `autopilot`."""
+    autopilot: Gains = Gains.px4
+    """With dynamics=iris, mujoco or pyflyt: gains of the velocity, attitude and rate controllers. px4: PX4's defaults. stiff:
+    higher. soft: lower. smooth: PX4's defaults, but the commanded velocity changes by at most 3 m/s²."""
     action_form: ActionForm = setting(ActionForm.velocity, resume="weights")
     """Form of an action. velocity: a velocity in the goal frame, three numbers in [0, 1]. headings: one of num_headings
     horizontal directions, while the drone flies to the goal's height."""
@@ -172,6 +184,10 @@ class NavigationConfig(SensorConfig):
                 "env.movers_from=lidar needs env.lidar_sees_movers=true: set it, choose a sensor that sees movers such as "
                 "sensor=mid360, or set env.movers_from=detector."
             )
+        for name in (n for n in ("world", "eval_world") if getattr(self, n) and not getattr(self, n).strip(" ,")):
+            raise ConfigError(
+                f"env.{name}={getattr(self, name)} names no world: pass a file or a generator, or nothing."
+            )
         if self.world and self.fresh_maps:
             raise ConfigError("env.world has a fixed set of worlds, without env.fresh_maps: set env.fresh_maps=false.")
         if self.world and self.collision is Collision.beams:
@@ -209,6 +225,8 @@ class NavigationConfig(SensorConfig):
             raise ConfigError(
                 f"env.layout=arena has swinging movers, not env.movers={self.movers.value}: set env.movers=roam."
             )
+        if self.dynamics in SIMULATED:
+            self.randomize.refuse_airframe(self.dynamics.value)
         if self.drones > 1:
             self._validate_drones()
 
@@ -295,6 +313,11 @@ class NavigationPolicyConfig(RecurrentConfig):
     """Widths of the MLP's hidden layers (not for kind=navrl)."""
     correction: float = setting(0.5, at_least=0, at_most=2, resume="weights")
     """Largest correction of the planner's command per axis, as a share of the speed limit (kind=planned only)."""
+    sectors: list[int] = setting([], at_least=1, items=(0, 2), resume="weights")
+    """Azimuths and elevations of the sectors into which the LiDAR's rays are grouped, such as [36,4]: the network reads the
+    nearest hit of each (features and planned). []: it reads every ray."""
+    sector_range_m: float = setting(4.0, above=0, resume="weights")
+    """Hits beyond this distance are ignored in sectors, m."""
 
 
 @dataclass

@@ -16,7 +16,7 @@ from fledge.core.specs import TensorSpec
 from fledge.envs.base import Action
 from fledge.envs.launch import Call, Program
 from fledge.envs.warp_env import Programs, Tensors, WarpEnv
-from fledge.tasks.navigation.config import ActionForm, NavigationConfig, Starts
+from fledge.tasks.navigation.config import SIMULATED, ActionForm, NavigationConfig, Starts
 from fledge.tasks.navigation.networks.feature_policy import VELOCITY
 from fledge.tasks.navigation.perception import kernels as perception
 from fledge.tasks.navigation.perception.structs import faults_bytes, make_faults
@@ -25,13 +25,17 @@ from fledge.tasks.navigation.physics.maps import MapBank
 from fledge.tasks.navigation.physics.quadrotor import ROTOR_FILTER
 from fledge.tasks.navigation.physics.structs import Beams, Drones, Obs, Outcome, Result, allocate, bind, make_params
 from fledge.tasks.navigation.physics.voxel_worlds import is_scene
+from fledge.tasks.navigation.planner.identify import STATE as RESPONSE_STATE
 from fledge.tasks.navigation.planner.kernel import ALL, BEGUN, ENDED
 from fledge.tasks.navigation.planner.reader import ObservedPlan, plan_bytes
 from fledge.tasks.navigation.rewards import TERMS
 from fledge.tasks.navigation.sensing import observe as sense
+from fledge.tasks.navigation.sensing.mover_beams import scan_movers
 from fledge.tasks.navigation.sensing.observations import OBSERVATIONS, POSE
 from fledge.tasks.navigation.sensing.rays import azimuths_deg, bin_deg, directions, elevations_deg
+from fledge.tasks.navigation.sensing.scan_columns import scan_columns
 from fledge.tasks.navigation.sensing.scan_rays import scan_rays
+from fledge.tasks.navigation.simulators.trail import ExternalFlight, no_trail
 from fledge.tasks.navigation.tracking.structs import tracker_bytes
 from fledge.tasks.navigation.tracking.tracker import MoverTracker
 
@@ -81,6 +85,8 @@ class NavigationEnv(WarpEnv):
             scene=int(self.bank.scene is not None),
         )
         self.beams = self._make_beams()
+        # in object order, one thread per drone; a GPU needs more threads, and other sensors and worlds other rays
+        self.scans_columns = self.device.type == "cpu" and not (cfg.world or cfg.casts_single_rays)
         n, ring = self.num_envs, cfg.randomize.latency_steps + 1
         track = (n, cfg.decimation + 1 if cfg.drones > 1 else 0)
         self.drones, self.state = allocate(Drones, {1: (n,), 2: (n, ring), "track": track}, self.device)
@@ -101,6 +107,11 @@ class NavigationEnv(WarpEnv):
             if crowd and len(self.fault_state["trail"]):
                 args = [self.bank.maps.clock, self.faults, self.bank.maps.crowd]
                 crowd.append(Call(perception.remember_crowd, args, cfg.moving_obstacles))
+        self.external = ExternalFlight(cfg, self.state) if cfg.dynamics in SIMULATED else None
+        self.trail = self.external.trail if self.external else no_trail(self.device)
+        if self.external is not None:
+            args = [self.params, wp.from_torch(self._action), self.drones, self.external.commands_array]
+            self._command = self.record([Call(flight.command, args)])
         self._crowd = self.launcher.record(crowd, self.bank.slots) if crowd else []
         self._tick = self.launcher.record([Call(episode.tick, [cfg.decimation, self.bank.maps.clock])], 1)
 
@@ -134,6 +145,9 @@ class NavigationEnv(WarpEnv):
         # masked reset after this step observes the other drones exactly as the step did.
         self.launcher.run(self._tick)
         self._clock += self.cfg.decimation
+        if self.external is not None:
+            self.launcher.run(self._command)
+            self.external.fly()
 
     def after_advance(self, programs: Programs) -> None:
         if self.cfg.fresh_maps:
@@ -161,8 +175,11 @@ class NavigationEnv(WarpEnv):
         p, maps, beams, drones, cfg = self.params, self.bank.maps, self.beams, self.drones, self.cfg
 
         def observe_calls(only_ended: int) -> list[Call]:
+            args = [only_ended, p, maps, beams, drones, result, obs]
             scan = scan_rays if cfg.casts_single_rays else sense.scan
-            calls = [Call(scan, [only_ended, p, maps, beams, drones, result, obs], cfg.lidar_azimuths)]
+            calls = [Call(scan_columns, args)] if self.scans_columns else [Call(scan, args, cfg.lidar_azimuths)]
+            if cfg.lidar_sees_movers and not cfg.casts_single_rays:
+                calls.append(Call(scan_movers, args))
             if cfg.grid_map:
                 calls.append(Call(sense.draw_grid, [only_ended, p, maps, drones, result, obs], cfg.grid_size))
             return calls
@@ -172,14 +189,14 @@ class NavigationEnv(WarpEnv):
             return [Call(perception.perceive, args)] if self.faults is not None else []
 
         def finish(only_ended: int) -> list[Call]:
-            return [Call(episode.observe, [only_ended, p, maps, beams, drones, result, obs]), *perceive(only_ended)]
+            return [Call(episode.observe, [only_ended, p, maps, drones, result, obs]), *perceive(only_ended)]
 
         def plan(which: int) -> list[Call]:
             track = [self.tracker.call(which, result, views)] if self.tracker else []
             return [*track, *([self.plan.call(which, result, views, views["plan"])] if self.plan else [])]
 
-        fly = Call(flight.fly, [p, maps, beams, wp.from_torch(self._action), drones])
-        conclude = Call(episode.conclude, [p, maps, beams, drones, result, obs])
+        fly = Call(flight.fly, [p, maps, beams, wp.from_torch(self._action), drones, self.trail])
+        conclude = Call(episode.conclude, [p, maps, drones, result, obs])
         keep = [Call(episode.keep_final, [result, *as_bytes(tensors, name)]) for name in self.declared()]
         restart = Call(episode.restart, [p, maps, drones, result.terminated, result.truncated])
         advance = [Call(perception.advance_faults, [p, self.faults, maps, drones])] if self.faults is not None else []
@@ -204,10 +221,11 @@ class NavigationEnv(WarpEnv):
         return {"drones": drones, "maps": self.bank.state_dict()}
 
     def _other_state(self) -> dict[str, torch.Tensor]:
-        """Return the state of the plan, of the faults and of the tracker."""
+        """Return the state of the plan, of the faults, of the tracker and of the external simulator."""
         tracker = {} if self.tracker is None else {f"tracker_{k}": v for k, v in self.tracker.state.items()}
         plan = {} if self.plan is None else {f"plan_{k}": v for k, v in self.plan.state.items()}
-        return plan | tracker | {f"fault_{k}": v for k, v in self.fault_state.items()}
+        external = {} if self.external is None else {f"external_{k}": v for k, v in self.external.state().items()}
+        return plan | tracker | external | {f"fault_{k}": v for k, v in self.fault_state.items()}
 
     def load_parts(self, state: Mapping[str, Any]) -> None:
         saved = dict(state["drones"])
@@ -216,16 +234,26 @@ class NavigationEnv(WarpEnv):
         for name in ("tuning", "wind", "drift", "gap"):  # older checkpoints lack them
             saved.setdefault(name, NOMINAL.get(name, torch.tensor(0.0)).expand_as(self.state[name]))
         own = {**self.state, **self._other_state()}
-        for name in ("track", *(f"plan_{n}" for n in ("drawn", "stay_pos", "stay", "place", "motion", "unseen"))):
+        for name in (
+            "track",
+            *(f"plan_{n}" for n in ("drawn", "stay_pos", "stay", "place", "motion", "unseen", *RESPONSE_STATE)),
+        ):
             saved.setdefault(name, own.get(name))
         self.check_shapes(saved, own)
         self.bank.load_state_dict(state["maps"])
         for name, tensor in own.items():
             tensor.copy_(saved[name])
+        if self.external is not None:
+            self.external.plant.restored()
 
     def state_bytes(self) -> int:
         faults = faults_bytes(self.cfg) if self.cfg.perception.active else 0
         return super().state_bytes() + faults + tracker_bytes(self.cfg) + (plan_bytes(self.cfg) if self.cfg.plan else 0)
+
+    def close(self) -> None:
+        if self.external is not None:
+            self.external.close()
+        super().close()
 
     @classmethod
     def from_identity(cls, cfg: NavigationConfig, state: Mapping[str, Any]) -> NavigationEnv:
@@ -235,18 +263,22 @@ class NavigationEnv(WarpEnv):
     # ---- construction ------------------------------------------------------------------------------------------
 
     def _make_beams(self) -> Beams:
-        cfg, angles = self.cfg, np.radians(elevations_deg(self.cfg))
+        cfg = self.cfg
+        around, angles = np.radians(azimuths_deg(cfg)), np.radians(elevations_deg(cfg))
         padded = np.concatenate([angles, np.full(-len(angles) % 4, angles[-1])]).reshape(-1, 4)
+
+        def array(values: np.ndarray, dtype: Any) -> Any:
+            return wp.array(values.astype(np.float32), dtype=dtype, device=str(self.device))
+
         beams = Beams()
-        beams.slope = wp.array(np.tan(padded).astype(np.float32), dtype=wp.vec4, device=str(self.device))
-        beams.cosine = wp.array(np.cos(padded).astype(np.float32), dtype=wp.vec4, device=str(self.device))
+        beams.around = array(np.stack([np.cos(around), np.sin(around)], axis=1), wp.vec2)
+        beams.rise = array(np.stack([np.tan(angles), np.cos(angles)], axis=1), wp.vec2)
+        beams.slope, beams.cosine = array(np.tan(padded), wp.vec4), array(np.cos(padded), wp.vec4)
         body = np.radians(np.asarray(BODY_ELEVATIONS_DEG))
         beams.body_slope, beams.body_cosine = wp.vec4(*np.tan(body).tolist()), wp.vec4(*np.cos(body).tolist())
-        rays = directions(cfg).reshape(-1, 3)[: None if cfg.casts_single_rays else 0]
-        beams.rays = wp.array(rays.astype(np.float32), dtype=wp.vec3, device=str(self.device))
+        beams.rays = array(directions(cfg).reshape(-1, 3)[: None if cfg.casts_single_rays else 0], wp.vec3)
         width, height = (math.radians(x) for x in bin_deg(cfg))
-        around = math.radians(azimuths_deg(cfg)[0])
-        beams.first, beams.bin = wp.vec2(around - width / 2, angles[0] - height / 2), wp.vec2(width, height)
+        beams.first, beams.bin = wp.vec2(around[0] - width / 2, angles[0] - height / 2), wp.vec2(width, height)
         return beams
 
     def _obs_views(self, tensors: Tensors) -> dict[str, torch.Tensor]:

@@ -3,6 +3,7 @@
     mean_speed        m/s                                          over all time flown
     outside_share     share of the time outside the area of obstacles: the forest's ±20 m, in scenes their width
     round_share       share of flights that left that width of a scene, so flew round obstacles; only in scenes
+    inside_success    share of flights that reached the goal and never left that width; only in scenes
     control_effort    m/s², mean change of the commanded velocity per second
     clearance         m to the nearest surface in reach of the sensors, mean over all time flown
     least_clearance   m, the smallest of a flight, mean over flights that reached their goal
@@ -34,6 +35,7 @@ from fledge.tasks.navigation.config import (
     EDGE_M,
     FOREST_HALF_M,
     FORMATIONS,
+    SIMULATED,
     ActionForm,
     Collision,
     NavigationConfig,
@@ -41,6 +43,7 @@ from fledge.tasks.navigation.config import (
 )
 from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.physics.structs import Outcome
+from fledge.tasks.navigation.simulators.gains import Gains
 from fledge.tasks.presets import Presets
 
 PRESETS = Presets(Path(__file__).parent / "presets")
@@ -105,6 +108,7 @@ class FlightMetrics(EpisodeMetrics):
         self._add("least", self.least, arrived)
         self._add("seconds", self.seconds, arrived)
         over = outcome != 0
+        self._add("stayed", ~self.left, arrived)
         self._add("ended", torch.ones_like(self.path), counted & over)
         self._add("left", self.left, counted & over)
         self.path[over], self.seconds[over], self.least[over], self.begun[over] = 0.0, 0.0, math.inf, True
@@ -121,6 +125,7 @@ class FlightMetrics(EpisodeMetrics):
         }
         if self.env.bank.scene is not None:
             figures["round_share"] = sums["left"] / max(sums["ended"], 1.0)
+            figures["inside_success"] = sums["stayed"] / max(sums["ended"], 1.0)
         if arrived:
             figures |= {"least_clearance": sums["least"] / arrived, "detour": sums["detour"] / arrived}
             if self.env.cfg.drones > 1:  # an episode is as long as the longest of its flights
@@ -201,6 +206,7 @@ class NavigationMetrics(TaskMetrics):
     columns = {
         "outside_share": "outside",
         "round_share": "round",
+        "inside_success": "inside",
         "detour": "detour",
         "least_clearance": "clearance",
         "control_effort": "effort",
@@ -217,10 +223,11 @@ class NavigationMetrics(TaskMetrics):
         "adjacent, the same; inside: the start is in the forest; formation: several drones."
     )
     legend = (
-        "outside: share of the time outside the forest; round: share of flights that left the width of a scene. effort: mean "
-        "change of the commanded velocity, m/s per second. Of flights that reached the goal: detour, path length over the "
-        "straight line (just below 1 when flying straight, as a flight ends within the goal's radius); clearance, smallest "
-        "distance to an obstacle in m; seconds. With a shield: share of decisions that it changed, and by how many m/s."
+        "outside: share of the time outside the forest; round: share of flights that left the width of a scene; inside: "
+        "share that reached the goal and never left it. effort: mean change of the commanded velocity, m/s per second. Of "
+        "flights that reached the goal: detour, path length over the straight line (just below 1 when flying straight, as a "
+        "flight ends within the goal's radius); clearance, smallest distance to an obstacle in m; seconds. With a shield: "
+        "share of decisions that it changed, and by how many m/s."
     )
     eval_preset = "crossing"
     benchmarks = BENCHMARKS
@@ -261,8 +268,8 @@ class NavigationMetrics(TaskMetrics):
         """Return a label such as "crossing 350/80": env.starts, number of columns, number of moving obstacles.
 
         In worlds of voxels it names these instead: "rooms 20". It goes on with the collision rule unless that is cylinder, the
-        sensor unless it is navrl, and unless perception is perfect with the name of its preset, or with the settings:
-        ", sphere, d435, poor perception".
+        simulator and its gains if another one flies the drones, the sensor unless it is navrl, and unless perception is
+        perfect with the name of its preset, or with the settings: ", sphere, d435, poor perception".
         """
         where = "crossing, no walls" if cfg.starts is Starts.crossing and not cfg.walls else cfg.starts.value
         label = f"{where} {cfg.static_obstacles}/{cfg.moving_obstacles}{'' if cfg.floating_boxes else ' low'}"
@@ -272,6 +279,8 @@ class NavigationMetrics(TaskMetrics):
             label += f", {cfg.drones} drones{'' if cfg.broadcast else ' in sight'}"
         if cfg.collision is not Collision.cylinder:
             label += f", {cfg.collision.value}"
+        if cfg.dynamics in SIMULATED:
+            label += f", {cfg.dynamics.value}{'' if cfg.autopilot is Gains.px4 else f' {cfg.autopilot.value}'}"
         faults, sensor = faults_of(cfg), sensor_name(cfg)
         name = perception_name(faults, sensor)
         if sensor not in (DEFAULT_SENSOR, "own"):

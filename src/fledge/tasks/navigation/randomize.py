@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from fledge.core.errors import ConfigError
 from fledge.core.settings import setting
 
+AIRFRAME = ("mass", "thrust", "damping", "drag", "velocity_gain", "attitude_gain", "rotor_lag")
+
 
 @dataclass
 class RandomizeConfig:
@@ -50,4 +52,12 @@ class RandomizeConfig:
             raise ConfigError(
                 f"env.randomize.latency_min_steps is {self.latency_min_steps}, but must be at most "
                 f"env.randomize.latency_steps, which is {self.latency_steps}: raise latency_steps."
+            )
+
+    def refuse_airframe(self, dynamics: str) -> None:
+        """Raise ConfigError if airframe or wind vary, which only the env's own dynamics can."""
+        for name in (name for name in (*AIRFRAME, "wind_m_s2") if getattr(self, name)):
+            raise ConfigError(
+                f"env.randomize.{name} needs env.dynamics=lee or first_order, not {dynamics}: set env.randomize.{name}=0, "
+                "or change env.dynamics."
             )

@@ -136,7 +136,9 @@ class Steering(BaseAgent):
         if self._kernel_buffers is None or self._kernel_buffers.count != count:
             self._kernel_buffers = self.make_buffers(count, self.device)
         for name in self._kernel_buffers.remembered:
-            own, saved = self._kernel_buffers.tensors[name], state[name]
+            own, saved = self._kernel_buffers.tensors[name], state.get(name)
+            if saved is None:  # saved before it existed
+                continue
             if saved.shape != own.shape:
                 raise InputError(
                     f"The policy's saved memory has {name} of shape {tuple(saved.shape)}, but this env needs "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import numpy as np
@@ -41,6 +42,7 @@ SCENES = {
 }
 
 
+@functools.cache
 def flight(name: str) -> list[Moment]:
     return list(fly(*SCENES[name]))
 

@@ -35,6 +35,20 @@ def test_a_good_world_gets_no_advice() -> None:
     assert report.body_share == pytest.approx(body / (~house()).sum(), rel=0.01)
 
 
+def test_a_world_without_room_to_fly_has_no_connected_space() -> None:
+    for solid in (np.ones((60, 60, 30), bool), np.zeros((3, 3, 40), bool)):
+        report = check_world(World("full", solid, np.zeros(3)))
+        assert (report.reachable_share, report.reachable_body_share, report.routes, report.movers) == (0.0, 0.0, 0, 0)
+        assert not any("Passages" in sentence for sentence in report.advice)
+
+
+def test_movers_that_are_as_dense_as_in_the_forest_follow_from_the_reachable_area() -> None:
+    hall = np.zeros((420, 420, 30), bool)
+    hall[:, :, 0] = True
+    assert check_world(World("hall", hall, np.zeros(3))).movers == 84  # 41 x 41 m are 0.5 m inside the bounds
+    assert check_world(World("house", house(), np.zeros(3))).movers == 3  # 70 m²
+
+
 def test_a_closed_door_is_noticed() -> None:
     report = check_world(World("house", house(door=False), np.zeros(3)))
     assert report.reachable_share == pytest.approx(0.5, abs=0.02)

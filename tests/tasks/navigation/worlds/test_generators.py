@@ -36,7 +36,7 @@ def test_a_world_of_a_seed_never_changes(name: str, digest: str) -> None:
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-@pytest.mark.parametrize("index", range(2))
+@pytest.mark.parametrize("index", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_body_of_30_cm_gets_everywhere(name: str, index: int) -> None:
     world = make_world(name, 10 + index, index)
     low, high = world.bounds

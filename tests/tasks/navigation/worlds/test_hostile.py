@@ -326,3 +326,14 @@ def test_a_wrong_path_or_option_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(FledgeError, match=match):
             load_world(path, **options)
+
+
+@pytest.mark.parametrize("ending", ["las", "laz"])
+def test_a_scan_that_declares_billions_of_records_is_refused_before_they_are_read(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"x.{ending}"
+    write_las(path, centres(room()))
+    data = bytearray(path.read_bytes())
+    data[100:104] = b"\xff" * 4
+    path.write_bytes(data)
+    with pytest.raises(FledgeError, match=r"declares 231,928,233,\d+ bytes"):
+        load_world(path)

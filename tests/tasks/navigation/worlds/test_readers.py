@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fledge.core.errors import ConfigError, FormatError
 from fledge.tasks.navigation.worlds.triangles import cells_of_triangles
 from fledge.tasks.navigation.worlds.world import World, load_world
 from tests.tasks.navigation.worlds.rooms import SHAPE, box, centres, room, room_of_triangles, room_triangles
@@ -97,7 +98,7 @@ CLOUDS = {
     "npz": lambda folder, xyz: np.savez(folder / "a room.npz", points=xyz, colour=xyz) or folder / "a room.npz",
     "xyz": lambda folder, xyz: np.savetxt(folder / "a room.xyz", xyz) or folder / "a room.xyz",
     "csv in xyz": lambda folder, xyz: (
-        np.savetxt(folder / "a room.xyz", xyz, delimiter=",", header="x,y,z", comments="") or folder / "a room.xyz"
+        np.savetxt(folder / "a room.csv", xyz, delimiter=",", header="x,y,z", comments="") or folder / "a room.csv"
     ),
 }
 
@@ -262,6 +263,43 @@ def test_a_ros_map_is_extruded_over_a_floor(tmp_path: Path, image: str) -> None:
     np.testing.assert_allclose(world.origin, [-1.0, 0.5, -0.1])
     assert any("A floor is added" in note for note in world.notes)
     assert any("unknown cells are free" in note for note in world.notes)
+
+
+def test_a_raw_ros_map_holds_percentages_and_unknown_cells_above_100(tmp_path: Path) -> None:
+    path = write_ros_map(tmp_path, mode="raw")
+    pixels = np.asarray(Image.open(tmp_path / "map.pgm"))
+    Image.fromarray(np.array([100, 255, 0], np.uint8)[np.digitize(pixels, [100, 230])]).save(tmp_path / "map.pgm")
+    np.testing.assert_array_equal(load_world(path, height_m=2.4).solid, room())
+
+
+def test_a_ros_map_with_an_unknown_mode_or_threshold_is_refused_and_one_without_walls_says_so(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="mode is 'grey', but must be trinary, scale, raw"):
+        load_world(write_ros_map(tmp_path, mode="grey"))
+    with pytest.raises(FormatError, match="occupied_thresh is 65, but must be 0 to 1"):
+        load_world(write_ros_map(tmp_path, occupied_thresh=65))
+    assert any(
+        "No cell of the map is occupied" in note for note in load_world(write_ros_map(tmp_path, mode="raw")).notes
+    )
+
+
+def test_the_image_of_a_ros_map_alone_asks_for_its_yaml(tmp_path: Path) -> None:
+    write_ros_map(tmp_path)
+    with pytest.raises(ConfigError, match=r"pass the \.yaml beside it"):
+        load_world(tmp_path / "map.pgm")
+
+
+def test_voxels_that_are_no_cubes_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", solid=room(), cell_m=[0.1, 0.1, 0.2])
+    with pytest.raises(FormatError, match="voxels are cubes"):
+        load_world(tmp_path / "a.npz")
+
+
+def test_a_gazebo_world_whose_meshes_are_missing_names_them(tmp_path: Path) -> None:
+    mesh = "<mesh><uri>model://house/walls.dae</uri></mesh>"
+    link = f"<link name='l'><collision name='c'><geometry>{mesh}</geometry></collision></link>"
+    (tmp_path / "a.sdf").write_text(f"<sdf version='1.6'><world name='w'><model name='m'>{link}</model></world></sdf>")
+    with pytest.raises(FormatError, match=r"The mesh model://house/walls\.dae is left out"):
+        load_world(tmp_path / "a.sdf")
 
 
 def test_a_negated_ros_map_has_bright_walls(tmp_path: Path) -> None:

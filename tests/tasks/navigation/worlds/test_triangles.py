@@ -12,17 +12,20 @@ from fledge.tasks.navigation.worlds.triangles import cells_of_triangles
 SHAPE, CELL_M, ORIGIN = (9, 8, 7), 0.5, np.array([-1.0, 2.0, 0.25])
 
 
-def overlap(triangle: np.ndarray, low: np.ndarray, high: np.ndarray) -> float:
-    """Return by how much a triangle and a box overlap along the axis that separates them best, m; negative: apart."""
+def overlaps(triangle: np.ndarray, lows: np.ndarray) -> np.ndarray:
+    """Return by how much a triangle and each voxel overlap along the axis that separates them best, m; negative: apart.
+
+    `lows` [C, 3] are the lowest corners of the voxels.
+    """
     edges = np.roll(triangle, -1, axis=0) - triangle
     axes = [*np.eye(3), np.cross(edges[0], edges[1]), *(np.cross(a, b) for a in np.eye(3) for b in edges)]
-    corners = np.array(list(itertools.product(*zip(low, high, strict=True))))
+    corners = lows[:, None] + CELL_M * np.array(list(itertools.product((0.0, 1.0), repeat=3)))
     depths = []
     for axis in axes:
         if (size := np.linalg.norm(axis)) > 1e-12:
             t, b = triangle @ axis / size, corners @ axis / size
-            depths.append(min(t.max() - b.min(), b.max() - t.min()))
-    return min(depths)
+            depths.append(np.minimum(t.max() - b.min(axis=1), b.max(axis=1) - t.min()))
+    return np.min(depths, axis=0)
 
 
 def shapes() -> dict[str, np.ndarray]:
@@ -47,11 +50,11 @@ def test_a_voxel_lists_the_triangles_that_overlap_it(kind: str) -> None:
     assert first.shape == (np.prod(SHAPE) + 1,)
     assert first[0] == 0
     assert first[-1] == len(ids)
-    for flat, cell in enumerate(np.ndindex(*SHAPE)):
+    lows = ORIGIN + CELL_M * np.array(list(np.ndindex(*SHAPE)))
+    depths = np.array([overlaps(t.astype(np.float64), lows) for t in triangles])
+    for flat, depth in enumerate(depths.T):
         row = ids[first[flat] : first[flat + 1]].tolist()
         assert row == sorted(set(row))
-        low = ORIGIN + CELL_M * np.array(cell)
-        depth = np.array([overlap(t.astype(np.float64), low, low + CELL_M) for t in triangles])
         assert set(np.flatnonzero(depth >= 0.0)) <= set(row), "an overlap is lost"
         assert set(row) <= set(np.flatnonzero(depth >= -3e-3 * CELL_M)), "a triangle is listed far from its voxels"
 

@@ -30,6 +30,9 @@ from fledge.tasks.aircombat.physics.missile import closest_approach, fly_missile
 from fledge.tasks.aircombat.physics.structs import FAR, Floats, Physics, Vec3s, Vec4s
 from fledge.tasks.aircombat.spacetime.manoeuvres import LATE, Manoeuvre, choose_rudder, time_to_go
 
+# Loops stay loops: unrolled, they would copy the fly-out into so many places that compiling takes 20 s longer.
+wp.set_module_options({"max_unroll": 0})
+
 PI = wp.constant(3.14159265358979)
 STRAIGHT = wp.constant(0.05)  # largest rudder of a target that counts as flying straight
 LONGEST = wp.constant(600.0)  # s; no missile flies longer
@@ -233,18 +236,23 @@ def solve_ranges(
     """
     i = first + wp.tid()
     g = geometries[i]
-    left = largest_range(p, g, Manoeuvre.AWAY_LEFT, farthest[1], dt)
-    right = largest_range(p, g, Manoeuvre.AWAY_RIGHT, farthest[1], dt)
-    hold = largest_range(p, g, Manoeuvre.HOLD, farthest[0], dt)
-    no_escape = largest_range(p, g, NO_ESCAPE, wp.min(hold, wp.min(left, right)), dt)
-    largest[i] = wp.vec4(hold, left, right, no_escape)
+    upper = wp.vec4()
+    lower = wp.vec4()
+    for column in range(4):  # HOLD, AWAY_LEFT, AWAY_RIGHT and NO_ESCAPE
+        manoeuvre = column
+        outermost = farthest[1]
+        if column == int(Manoeuvre.HOLD):
+            outermost = farthest[0]
+        if column == 3:
+            manoeuvre = NO_ESCAPE
+            outermost = wp.min(upper[0], wp.min(upper[1], upper[2]))
+        upper[column] = largest_range(p, g, manoeuvre, outermost, dt)
+        lower[column] = 0.5 * upper[column]
+        if smallest.shape[0] > 0 and manoeuvre != NO_ESCAPE:
+            lower[column] = smallest_range(p, g, manoeuvre, upper[column], dt)
+    largest[i] = upper
     if smallest.shape[0] > 0:
-        smallest[i] = wp.vec4(
-            smallest_range(p, g, Manoeuvre.HOLD, hold, dt),
-            smallest_range(p, g, Manoeuvre.AWAY_LEFT, left, dt),
-            smallest_range(p, g, Manoeuvre.AWAY_RIGHT, right, dt),
-            0.5 * no_escape,
-        )
+        smallest[i] = lower
 
 
 @wp.kernel(enable_backward=False)

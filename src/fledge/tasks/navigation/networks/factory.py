@@ -18,9 +18,10 @@ from fledge.core.specs import TensorSpec, describe_spec, spec_from
 from fledge.tasks.base import Task
 from fledge.tasks.navigation.config import ActionForm, NavigationConfig, NavigationPolicyConfig, PolicyKind
 from fledge.tasks.navigation.env import NavigationEnv
-from fledge.tasks.navigation.networks.feature_policy import FeatureActor, FeaturePolicy, PlannedPolicy
+from fledge.tasks.navigation.networks.feature_policy import FeatureActor, FeaturePolicy, PlannedPolicy, Sectors
 from fledge.tasks.navigation.networks.grid_q import GridQ
 from fledge.tasks.navigation.networks.navrl import NavRLActorCritic, NavRLPolicy, load_navrl_checkpoint
+from fledge.tasks.navigation.robot import NavigationRobot
 from fledge.tasks.navigation.sensing.observations import ATTITUDE, OBSERVATIONS
 from fledge.tasks.navigation.shield import SHIELDS, Shielded
 from fledge.tasks.policy_factory import PolicyFactory, TrainedEnv, env_specs
@@ -30,12 +31,48 @@ TASK_FOLDER = Path(__file__).parents[1]
 KINDS = ("features", "planned", "navrl", "squashed", "grid_q")
 
 
-def extra_observations(task: Task, env: NavigationConfig) -> dict[str, TensorSpec]:
-    """Return the specs of `attitude`, if the LiDAR tilts, and of the observations that a subclass of NavigationEnv adds."""
+def extra_observations(task: Task, env: NavigationConfig, sectors: bool) -> dict[str, TensorSpec]:
+    """Return the specs of `attitude`, if the LiDAR tilts, and of the observations that a subclass of NavigationEnv adds.
+
+    Sectors are so wide that a network reads them without `attitude`.
+    """
+    tilts = ATTITUDE.enabled(env) and not sectors
     if task.env is NavigationEnv:
-        return {ATTITUDE.name: ATTITUDE.spec(env)} if ATTITUDE.enabled(env) else {}
-    known = {observation.name for observation in OBSERVATIONS} - {ATTITUDE.name}
+        return {ATTITUDE.name: ATTITUDE.spec(env)} if tilts else {}
+    known = {observation.name for observation in OBSERVATIONS} - ({ATTITUDE.name} if tilts else set())
     return {name: spec for name, spec in env_specs(task, env.without_maps())[0].items() if name not in known}
+
+
+def describe_lidar(algo: str, env: NavigationConfig, policy: NavigationPolicyConfig) -> dict[str, Any]:
+    """Return the entries of a policy's description about the beams that it reads: `lidar`, `range_m`, and `scan` if the
+    rays are grouped into sectors."""
+    rays, sectors = [env.lidar_azimuths, env.num_elevations], list(policy.sectors)
+    if not sectors:
+        return {"lidar": rays, "range_m": env.lidar_range_m}
+    if algo != "ppo" or policy.kind is PolicyKind.navrl:
+        raise ConfigError(
+            "policy.sectors is for policy.kind=features or planned with algo=ppo: leave policy.sectors out."
+        )
+    if len(sectors) != 2 or min(sectors) < 1 or rays[0] % sectors[0] or rays[1] % sectors[1]:
+        raise ConfigError(
+            f"policy.sectors={sectors} must be two numbers, azimuths and elevations, that divide the LiDAR's {rays[0]} x "
+            f"{rays[1]} rays: change policy.sectors, env.lidar_azimuths or env.lidar_rows."
+        )
+    reach = min(policy.sector_range_m, env.lidar_range_m)
+    scan = {"rays": rays, "range_m": env.lidar_range_m, "wraps": env.lidar_view_deg == 360}
+    return {"lidar": sectors, "range_m": reach, "scan": scan}
+
+
+def sectors_from(description: Mapping[str, Any]) -> Sectors | None:
+    """Return how the network reduces its scan, by its description; None if it reads every ray."""
+    if "scan" not in description:
+        return None
+    shapes = [tuple(int(n) for n in row) for row in (description["scan"]["rays"], description["lidar"])]
+    (wide, tall), (azimuths, elevations) = shapes
+    ranges = float(description["scan"]["range_m"]), float(description["range_m"])
+    if wide % azimuths or tall % elevations:
+        raise ValueError("sectors must divide the rays")
+    return Sectors((wide, tall), ranges[0], (azimuths, elevations), ranges[1], bool(description["scan"]["wraps"]))
 
 
 class NavigationPolicies(PolicyFactory):
@@ -44,12 +81,14 @@ class NavigationPolicies(PolicyFactory):
     {"kind": "planned", ... as above ..., "correction": 0.5}
     {"kind": "grid_q", "hidden": [256], "grid_size": 64, "headings": 16}
     and, except for navrl and grid_q, optionally "extra": specs of the observations that a subclass of the env adds;
-    for features and planned also "gru_size": 128, the width of a memory.
+    for features and planned also "gru_size": 128, the width of a memory, and "scan": {"rays": [144, 16], "range_m": 8.0,
+    "wraps": true}, a scan that is reduced to the sectors "lidar" (`policy.sectors`).
     """
 
     config = NavigationPolicyConfig
+    robot = NavigationRobot()
     folder = TASK_FOLDER / "policies"
-    own_settings = ("decimation", "dt_s", "speed_limit", "lidar_", "planner.")
+    own_settings = ("decimation", "dt_s", "speed_limit", "lidar_", "movers_from", "planner.")
     shields = {name: functools.partial(Shielded, shield=name) for name in SHIELDS}
 
     def describe(self, task: Task, algo: str, env: NavigationConfig, policy: NavigationPolicyConfig) -> dict[str, Any]:
@@ -74,11 +113,14 @@ class NavigationPolicies(PolicyFactory):
         return {
             "kind": policy.kind.value if algo == "ppo" else "squashed",
             "hidden": hidden,
-            "lidar": [env.lidar_azimuths, env.num_elevations],
-            "range_m": env.lidar_range_m,
+            **describe_lidar(algo, env, policy),
             **memory,
             **({"correction": policy.correction} if planned else {}),
-            **({"extra": describe_spec(extra)} if (extra := extra_observations(task, env)) else {}),
+            **(
+                {"extra": describe_spec(extra)}
+                if (extra := extra_observations(task, env, bool(policy.sectors)))
+                else {}
+            ),
         }
 
     def build(self, description: Mapping[str, Any]) -> LearnedPolicy:
@@ -89,14 +131,14 @@ class NavigationPolicies(PolicyFactory):
             azimuths, elevations = (int(x) for x in description["lidar"])
             range_m, correction = float(description["range_m"]), float(description.get("correction", 0.0))
             extra: Any = spec_from(description["extra"]) if "extra" in description else None
-            gru_size = int(description.get("gru_size", 0))
-        except (KeyError, TypeError, ValueError) as error:
+            gru_size, sectors = int(description.get("gru_size", 0)), sectors_from(description)
+        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
             raise FormatError(f"The description of a policy is damaged: {description!r}. Use another file.") from error
+        given: dict[str, Any] = {"range_m": range_m, "extra": extra, "gru_size": gru_size, "sectors": sectors}
         if kind == "features":
-            return FeaturePolicy((azimuths, elevations), hidden, range_m=range_m, extra=extra, gru_size=gru_size)
+            return FeaturePolicy((azimuths, elevations), hidden, **given)
         if kind == "planned":
-            given: dict[str, Any] = {"range_m": range_m, "correction": correction, "extra": extra, "gru_size": gru_size}
-            return PlannedPolicy((azimuths, elevations), hidden, **given)
+            return PlannedPolicy((azimuths, elevations), hidden, correction=correction, **given)
         if kind == "squashed":
             return FeatureActor((azimuths, elevations), hidden, range_m=range_m, extra=extra)
         if kind == "navrl":

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from fledge.agents.actor_critic import ActorCritic
 from fledge.agents.base import Obs
@@ -34,6 +36,31 @@ STATE_FEATURES = 9
 OBSTACLE_FEATURES = 14
 RADIUS_M = 0.3
 MIN_GAP_M = 0.05
+
+
+@dataclass(frozen=True)
+class Sectors:
+    """How a dense scan is reduced for a network: the nearest hit of each sector of the LiDAR's view, within a range.
+
+    Args:
+        rays: Azimuths and elevations of the scan.
+        range_m: Its range.
+        shape: Azimuths and elevations of the sectors; must divide `rays`.
+        reach_m: Range of the sectors; hits beyond it are ignored.
+        wraps: Whether the last azimuth lies beside the first; the first sector then looks ahead.
+    """
+
+    rays: tuple[int, int]
+    range_m: float
+    shape: tuple[int, int]
+    reach_m: float
+    wraps: bool = True
+
+    def reduce(self, lidar: Tensor) -> Tensor:
+        """Return [B, 1, H, V] `reach_m` less the distance of each sector's nearest hit, from a scan [B, 1, *rays]."""
+        wide, tall = (n // m for n, m in zip(self.rays, self.shape, strict=True))
+        rays = torch.roll(lidar, wide // 2, dims=2) if self.wraps else lidar
+        return (functional.max_pool2d(rays, (wide, tall)) + (self.reach_m - self.range_m)).clamp(min=0.0)
 
 
 class ExtraObservations:
@@ -58,6 +85,7 @@ class FeaturePolicy(ActorCritic):
 
     Args:
         gru_size: Width of a memory of past features, which the MLP reads too; 0: none.
+        sectors: Reduces the scan to `lidar_shape` and `range_m`; None: the network reads every ray.
     """
 
     observes = READ
@@ -72,9 +100,10 @@ class FeaturePolicy(ActorCritic):
         forward: float = FORWARD,
         extra: Mapping[str, TensorSpec] | None = None,
         gru_size: int = 0,
+        sectors: Sectors | None = None,
     ) -> None:
         super().__init__()
-        self.range_m, self.lidar_shape = range_m, lidar_shape
+        self.range_m, self.lidar_shape, self.sectors = range_m, lidar_shape, sectors
         self.extra = ExtraObservations(extra or {})
         self.observes, self.reads = (*type(self).observes, *self.extra.names), self.extra.specs
         self.inputs = num_features(lidar_shape[0] * lidar_shape[1]) + self.extra.inputs + more_inputs
@@ -83,6 +112,8 @@ class FeaturePolicy(ActorCritic):
         self.critic = value_layer(hidden[-1])
 
     def encode(self, obs: Obs) -> Tensor:
+        if self.sectors:
+            obs = {**obs, LIDAR.name: self.sectors.reduce(obs[LIDAR.name])}
         return self.extra.append(navigation_features(obs, self.range_m), obs)
 
     def decide(self, x: Tensor, z: Tensor) -> tuple[Params, Tensor]:
@@ -90,7 +121,8 @@ class FeaturePolicy(ActorCritic):
         return self.head(h), self.critic(h).squeeze(-1)
 
     def example_inputs(self, batch: int, seed: int = 0) -> dict[str, Tensor]:
-        return example_flight(batch, self.lidar_shape, self.range_m, seed) | self.extra.examples(batch, seed)
+        rays, range_m = (self.sectors.rays, self.sectors.range_m) if self.sectors else (self.lidar_shape, self.range_m)
+        return example_flight(batch, rays, range_m, seed) | self.extra.examples(batch, seed)
 
 
 class PlannedPolicy(FeaturePolicy):
@@ -98,7 +130,7 @@ class PlannedPolicy(FeaturePolicy):
 
         mean = the planner's command + correction * tanh(network(features, plan)),  in shares of the speed limit
 
-    `plan` is an observation (`env.plan=true`): on a robot, run the planner beside the policy (`PlanReader`).
+    `plan` is an observation (`env.plan=true`): on a robot, `fledge_runtime` computes it.
 
     Args:
         correction: Largest correction of the planner's command per axis, as a share of the speed limit.
@@ -115,8 +147,9 @@ class PlannedPolicy(FeaturePolicy):
         correction: float = 0.5,
         extra: Mapping[str, TensorSpec] | None = None,
         gru_size: int = 0,
+        sectors: Sectors | None = None,
     ) -> None:
-        super().__init__(lidar_shape, hidden, log_std_max, range_m, PLAN.width, 0.0, extra, gru_size)
+        super().__init__(lidar_shape, hidden, log_std_max, range_m, PLAN.width, 0.0, extra, gru_size, sectors)
         self.correction = correction
 
     def encode(self, obs: Obs) -> Tensor:

@@ -40,11 +40,12 @@ def mover_plane(q: Caution, movers: Movers, i: int, k: int, own: Own, wanted: wp
     place = movers.place[i, k]
     motion = movers.motion[i, k]
     vel = wp.vec3(motion[0], motion[1], motion[2])
-    away = place[2] - own.pos[2]
+    away = place[2] + own.lead * vel[2] - own.pos[2]
     up = away - wp.clamp(away, -motion[3], motion[3])
     if up == 0.0:
         vel = wp.vec3(vel[0], vel[1], 0.0)
-    p = wp.vec3(place[0] - own.pos[0], place[1] - own.pos[1], up) + q.lag * (vel - own.vel)
+    p = wp.vec3(place[0] + own.lead * vel[0] - own.pos[0], place[1] + own.lead * vel[1] - own.pos[1], up)
+    p = p + (q.lag + own.slower) * (vel - own.vel)
     return half_space(p, wanted - vel, wanted, q.body + place[3], q.horizon - q.lag, q.step_s)
 
 
@@ -56,6 +57,7 @@ def beam_plane(q: Caution, seen: Seen, i: int, h: int, own: Own, wanted: wp.vec3
     """
     angle = own.yaw + TWO_PI * float(h) / float(seen.azimuths)
     elevations = seen.cosine.shape[0]
+    height = own.pos[2] - own.moved[2]
     least = float(FAR)
     p = wp.vec3()
     turn = wp.quat_identity()
@@ -68,15 +70,16 @@ def beam_plane(q: Caution, seen: Seen, i: int, h: int, own: Own, wanted: wp.vec3
             if value > 0.0 and d < least:
                 hit = d * wp.quat_rotate(turn, seen.rays[h * elevations + v])
                 flat = wp.sqrt(hit[0] * hit[0] + hit[1] * hit[1])
-                if own.pos[2] + hit[2] > GROUND_M + seen.angle_error * flat:
+                if height + hit[2] > GROUND_M + seen.angle_error * flat:
                     least = d
                     p = hit
-        elif value > 0.0 and d < least and own.pos[2] + d * seen.sine[v] > GROUND_M:
+        elif value > 0.0 and d < least and height + d * seen.sine[v] > GROUND_M:
             least = d
             p = d * wp.vec3(seen.cosine[v] * wp.cos(angle), seen.cosine[v] * wp.sin(angle), seen.sine[v])
     if least == FAR:
         return wp.vec4(0.0, 0.0, 0.0, -1.0)
-    return half_space(p - q.lag * own.vel, wanted, wanted, q.body, q.near_horizon - q.lag, q.step_s)
+    p = p - own.moved - (q.lag + own.slower) * own.vel
+    return half_space(p, wanted, wanted, q.body, q.near_horizon - q.lag, q.step_s)
 
 
 @wp.func
@@ -94,7 +97,7 @@ def allowed(
         if plane[0] != 0.0 or plane[1] != 0.0 or plane[2] != 0.0:
             planes[i, count] = plane
             count = count + 1
-    coasting = own.pos[2] + q.lag * own.vel[2]
+    coasting = own.pos[2] + (q.lag + own.slower) * own.vel[2]
     ahead = q.near_horizon - q.lag
     planes[i, count] = wp.vec4(0.0, 0.0, 1.0, wp.min((q.floor - coasting) / ahead, 0.5))
     planes[i, count + 1] = wp.vec4(0.0, 0.0, -1.0, wp.min((coasting - q.ceiling) / ahead, 0.5))

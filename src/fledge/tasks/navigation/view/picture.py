@@ -108,6 +108,8 @@ def flights_figure(tracks: Sequence[Trajectory], title: str = "", maps: int = 2)
         over = [track for track in tracks if track.scene["map"] == number]
         draw_flights(axes, over, f"map {number}: {counts[number]} flights")
         shown += over
+    tallest = max(np.ptp(axes.get_ylim()) / np.ptp(axes.get_xlim()) for axes in figure.axes)
+    figure.set_figheight(1.4 + 5.6 * min(max(tallest, 0.25), 2.0))  # no empty space above and below wide worlds
     figure.legend(handles=legend_entries(shown), loc="outside lower center", ncols=4, fontsize=9, frameon=False)
     if title:
         figure.suptitle(title, fontsize=12)

@@ -25,6 +25,7 @@ SIDES = {
 }
 OPEN = 0.02  # share of a side from which it counts as open
 ROUTES = 256
+MOVER_M2 = 20.0  # area for each of the 80 moving obstacles in the forest of 40 x 40 m
 
 
 @dataclass
@@ -46,6 +47,9 @@ class WorldReport:
     route_mean_m: float
     route_longest_m: float
     detour: float  # mean of length / straight distance
+    movers: (
+        int  # as dense over the reachable area as those of the forest by default; 0 for scenes, which have their own
+    )
     notes: list[str] = field(default_factory=list)  # guesses when the file was read
     advice: list[str] = field(default_factory=list)
 
@@ -89,6 +93,9 @@ def examine(world: World, seed: int = 0) -> tuple[WorldReport, Routes | None, Fr
         route_mean_m=float(length.mean()),
         route_longest_m=float(length.max()),
         detour=float((length / straight).mean()) if routes else 0.0,
+        movers=round(float(space.inside.any(axis=2).sum()) * world.cell_m**2 / MOVER_M2)
+        if space and not world.scene
+        else 0,
         notes=list(world.notes),
         advice=advice,
     )

@@ -39,8 +39,8 @@ def find_free_space(world: World, clearance_m: float) -> FreeSpace:
     if not clear.any():
         size = " x ".join(f"{length:.1f}" for length in world.bounds[1] - world.bounds[0])
         raise InputError(
-            f"{world.name} ({size} m) has no point that is {clearance_m:g} m away from everything: check its scale, or "
-            "lower the clearance."
+            f"{world.name} ({size} m) has no point that is {clearance_m:g} m away from everything: check its scale and "
+            "its up axis."
         )
     return FreeSpace(clear, largest_part(clear), clearance_m)
 
@@ -54,7 +54,9 @@ def parts_of(inside: np.ndarray) -> np.ndarray:
 
 
 def largest_part(inside: np.ndarray) -> np.ndarray:
-    """Return the largest connected part, [X, Y, Z] bool; of several equal ones, the first."""
+    """Return the largest connected part, [X, Y, Z] bool; of several equal ones, the first; nothing if nothing is inside."""
+    if not inside.any():
+        return np.zeros_like(inside)
     parts = parts_of(inside)
     sizes = np.bincount(parts.reshape(-1) + 1, minlength=2)
     sizes[0] = 0

@@ -15,6 +15,8 @@ Reader = Callable[[Path, ReadOptions, list[str]], Content]
 READERS: dict[str, Reader] = {
     ".pcd": clouds.read_pcd,
     ".xyz": clouds.read_xyz,
+    ".csv": clouds.read_xyz,
+    ".txt": clouds.read_xyz,
     ".las": las.read_las,
     ".laz": las.read_las,
     ".ply": ply.read_ply,
@@ -44,6 +46,8 @@ def read_file(path: Path, options: ReadOptions, notes: list[str]) -> Content:
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         known = ", ".join([".fworld", *READERS])
+        if path.suffix.lower() == ".pgm":
+            raise ConfigError(f"{path} is the image of a ROS map: pass the .yaml beside it, which has its resolution.")
         raise ConfigError(f"{path} ends in {path.suffix or 'nothing'}, but a world must be one of {known}: convert it.")
     try:
         with warnings.catch_warnings():

@@ -82,7 +82,12 @@ def content_of(
         check_count(Path(path), len(values), "points", MAX_POINTS)
         notes.append(f"An array of {len(values):,} rows with {values.shape[1]} columns is taken as points x, y, z.")
         return Points(values)
-    cell_m = float(options.scale or np.ravel(about.get("cell_m", about.get("resolution", options.cell)))[0])
+    sides = np.unique(about.get("cell_m", about.get("resolution", options.cell)))
+    if len(sides) != 1:
+        raise FormatError(
+            f"{path}: cell_m must be one number, in metres, but is {sides.tolist()[:4]}: voxels are cubes."
+        )
+    cell_m = float(options.scale or sides[0])
     origin = np.ravel(about.get("origin", np.zeros(3))).astype(np.float64)
     if origin.shape != (3,) or not np.isfinite(origin).all():
         raise FormatError(f"{path}: origin must be three finite numbers, in metres.")

@@ -79,8 +79,9 @@ def _decompressed(path: Path, stream: BinaryIO, expected: int) -> np.ndarray:
     packed_bytes, size = (int(n) for n in np.frombuffer(stream.read(8).ljust(8, b"\0"), "<u4"))
     packed = np.frombuffer(stream.read(), np.uint8)
     check_fits(path, packed_bytes, len(packed))
-    if size != expected or size > MAX_RATIO * max(packed_bytes, 1):
+    if size != expected:
         raise FormatError(f"{path}: the compressed points take {size:,} bytes, not {expected:,}: it is damaged.")
+    check_count(path, size, "bytes of points", MAX_RATIO * packed_bytes)
     out, written = np.empty(size, np.uint8), np.zeros(1, np.int64)
     args = [shared(packed[:packed_bytes].copy(), wp.uint8), shared(out, wp.uint8), shared(written, wp.int64)]
     wp.launch(decode_lzf, 1, args, device="cpu")
@@ -108,7 +109,7 @@ def read_xyz(path: Path, options: ReadOptions, notes: list[str]) -> Points:
             break
         skipped += 1
     if skipped:
-        notes.append(f"The first {skipped} lines have no three numbers and are left out.")
+        notes.append(f"Lines at the top without three numbers, which are left out: {skipped}.")
     text_stream = io.TextIOWrapper(open(path, "rb"), encoding="utf-8", errors="replace")  # noqa: SIM115
     with text_stream:
         xyz = np.loadtxt(

@@ -19,6 +19,7 @@ from fledge.tasks.navigation.worlds.readers.limits import read_text
 from fledge.tasks.navigation.worlds.voxels import grid_shape
 
 MAX_PIXELS = 64_000_000
+MODES = ("trinary", "scale", "raw")  # of map_server: shades, or in raw the percentage itself, above 100 unknown
 
 
 def load_image(path: Path) -> np.ndarray:
@@ -78,9 +79,17 @@ def read_ros_map(path: Path, options: ReadOptions, notes: list[str]) -> Grid:
         notes.append(
             f"The map's turn of {math.degrees(origin[2]):.0f}° is left out: the world has the axes of the image."
         )
+    mode = str(about.get("mode", "trinary")).lower()
+    if mode not in MODES:
+        raise FormatError(f"{path}: mode is {mode[:40]!r}, but must be {', '.join(MODES)}.")
     image = load_image(_image_of(path, str(about["image"]))).astype(np.float64)
-    image /= 255.0 if image.max() <= 255 else 65535.0
-    occupied = occupied_cells(image, about)
+    if mode == "raw":
+        occupied = (image > 100.0 * _threshold(path, about)) & (image <= 100.0)
+    else:
+        image /= 255.0 if image.max() <= 255 else 65535.0
+        occupied = (image if int(about.get("negate", 0)) else 1.0 - image) > _threshold(path, about)
+    if not occupied.any():
+        notes.append("No cell of the map is occupied: check mode, negate and occupied_thresh.")
     shape = grid_shape(
         np.array([n * pixel_m for n in occupied.T.shape] + [options.height_m]), options.cell, options.max_bytes
     )
@@ -94,10 +103,12 @@ def read_ros_map(path: Path, options: ReadOptions, notes: list[str]) -> Grid:
     return Grid(solid, options.cell, np.array([*origin[:2], 0.0]))
 
 
-def occupied_cells(image: np.ndarray, about: dict[str, Any]) -> np.ndarray:
-    """Return which pixels of a map, 0 black to 1 white, are occupied by the rules of map_server."""
-    darkness = image if int(about.get("negate", 0)) else 1.0 - image
-    return darkness > float(about.get("occupied_thresh", 0.65))
+def _threshold(path: Path, about: dict[str, Any]) -> float:
+    """Return the share from which a cell of a map is occupied."""
+    threshold = float(about.get("occupied_thresh", 0.65))
+    if not 0.0 <= threshold <= 1.0:
+        raise FormatError(f"{path}: occupied_thresh is {threshold:g}, but must be 0 to 1.")
+    return threshold
 
 
 def _image_of(path: Path, name: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ def read_las(path: Path, options: ReadOptions, notes: list[str]) -> Points:
     """Read a .las or .laz file."""
     with extra("worlds"):
         import laspy
+    _check_records(path)
     with laspy.open(path) as reader:
         count = check_count(path, reader.header.point_count, "points")
         if not reader.header.are_points_compressed:
@@ -29,3 +31,12 @@ def read_las(path: Path, options: ReadOptions, notes: list[str]) -> Points:
             done += len(part)
     check_fits(path, count, done)
     return Points(xyz, metres=True)
+
+
+def _check_records(path: Path) -> None:
+    """Raise FormatError if the header declares more records beside the points than the file can hold; laspy reads each."""
+    with open(path, "rb") as stream:
+        head = stream.read(247).ljust(247, b"\0")
+    (records,) = struct.unpack_from("<I", head, 100)
+    (extended,) = struct.unpack_from("<I", head, 243) if head[24:26] >= bytes([1, 4]) else (0,)
+    check_fits(path, 54 * records + 60 * extended, path.stat().st_size)

@@ -28,7 +28,8 @@ def read_sdf(path: Path, options: ReadOptions, notes: list[str]) -> Surface:
     scene.add(path, parse_xml(path), np.eye(4), 0)
     triangles = scene.triangles()
     if not len(triangles):
-        raise FormatError(f"{path} has no box, cylinder, sphere, plane or mesh that can be read: check the file.")
+        why = " ".join(notes[:3]) or "Check the file."
+        raise FormatError(f"{path} has no box, cylinder, sphere, plane or mesh that can be read. {why}")
     return Surface(triangles, metres=True)
 
 
