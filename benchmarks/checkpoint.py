@@ -18,14 +18,11 @@ CPU time that background threads took: the least slow-down of a loop that keeps 
 
 from __future__ import annotations
 
-import contextlib
 import io
 import itertools
 import os
-import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +32,7 @@ import torch
 from benchmarks.checkpoint_savers import SAVERS, Fledge, FledgeAlone, LZ4Thread, Saver, TorchSave, TorchSaveAlone
 from benchmarks.checkpoint_tables import render
 from benchmarks.first_save import measure_first_saves, measure_train
+from benchmarks.machine import scratch
 from fledge.core.errors import FledgeError
 from fledge.core.machine import machine_info
 from fledge.storage import CheckpointHistory, load_checkpoint, save_checkpoint
@@ -93,16 +91,6 @@ def size_of(path: Path) -> int:
         file for found in path.parent.glob(path.name + "*") for file in (found, *found.glob("*")) if file.is_file()
     ]
     return sum(file.stat().st_size for file in files)
-
-
-@contextlib.contextmanager
-def scratch() -> Iterator[Path]:
-    """Yield a temporary folder in the working folder, since /tmp may be in memory."""
-    folder = Path(tempfile.mkdtemp(prefix=".fledge-bench-", dir="."))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def check(saver: Saver, training: Training, folder: Path) -> None:

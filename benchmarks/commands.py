@@ -77,6 +77,47 @@ def worlds(num_envs: int, threads: int | None, seconds: float, decimation: int, 
 
 
 @main.command()
+@click.option("--num-envs", default=1024, show_default=True, help="Drones.")
+@click.option("--threads", type=click.IntRange(1, 1024), help="CPU threads. [default: all cores]")
+@click.option("--decisions", default=550, show_default=True, help="Decisions to time; a flight has about 480.")
+@click.option("--movers", default=80, show_default=True, help="Moving obstacles.")
+@as_json
+def planner(num_envs: int, threads: int | None, decisions: int, movers: int, as_json: bool) -> None:
+    """Time of the planner's decisions over whole crossings of the forest.
+
+    Nothing is timed unless the plain NumPy planner chooses the same commands.
+    """
+    measure("planner", as_json, num_envs=num_envs, threads=threads, decisions=decisions, movers=movers)
+
+
+@main.command()
+@click.argument("policy", default="fledge-nav")
+@click.option("--flights", default=100, show_default=True, help="Flights.")
+@click.option(
+    "--preset", default="crossing", show_default=True, help="Env preset to fly in; the policy keeps its sensors."
+)
+@as_json
+def runtime(policy: str, flights: int, preset: str, as_json: bool) -> None:
+    """Flights by fledge_runtime, from readings, beside the policy's own: commands, outcomes, time of a decision."""
+    measure("runtime", as_json, policy=policy, flights=flights, preset=preset)
+
+
+@main.command()
+@click.option("--policy", default="fledge-nav", show_default=True, help="Policy that reads a plan.")
+@click.option("--flights", default=1000, show_default=True, help="Flights.")
+@click.option("--numpy-flights", default=8, show_default=True, help="Flights that the planner in NumPy also plans.")
+@click.option("--seed", default=11, show_default=True, help="Seed of the flights.")
+@click.option(
+    "--preset", default="crossing", show_default=True, help="Env preset to fly in; the policy keeps its sensors."
+)
+@as_json
+def robot_planner(policy: str, flights: int, numpy_flights: int, seed: int, preset: str, as_json: bool) -> None:
+    """Planner of fledge_runtime beside the simulator's: plans, commands, outcomes of flights, time of a decision."""
+    options = {"policy": policy, "flights": flights, "numpy_flights": numpy_flights, "seed": seed, "preset": preset}
+    measure("robot_planner", as_json, **options)
+
+
+@main.command()
 @click.option("--turns", default=5, show_default=True, help="Turns per design.")
 @click.option("--iterations", default=2, show_default=True, help="Iterations counted in a turn, after one that is not.")
 @click.option("--num-envs", default=1024, show_default=True, help="Drones.")
@@ -117,10 +158,15 @@ def checkpoint(size_mb: int, navrl_checkpoint: str | None, quick: bool, as_json:
     help="Policy that flies: as for `fledge eval`, or NavRL's .pt.",
 )
 @click.option("--quick", is_flag=True, help="Smaller and fewer measurements.")
+@click.option("--only-images", is_flag=True, help="Measure images only; nothing flies.")
 @as_json
-def replay(policy: str, quick: bool, as_json: bool) -> None:
-    """Replay of real flights and grid maps beside TorchRL's storages and LZ4 episodes: bytes and rates."""
-    measure("replay", as_json, policy=policy, quick=quick)
+def replay(policy: str, quick: bool, only_images: bool, as_json: bool) -> None:
+    """Replay of real flights and grid maps beside TorchRL's storages and LZ4 episodes: bytes and rates.
+
+    Before that, made-up images (an arcade game, a noisy camera, noisy depth) beside a ring buffer of NumPy arrays, which
+    takes 3 GB of memory.
+    """
+    measure("replay", as_json, policy=policy, quick=quick, only_images=only_images)
 
 
 @main.command()
@@ -152,6 +198,24 @@ def page(seconds: float, minutes: float, every: float, as_json: bool) -> None:
 def collect(rounds: int, num_envs: int, as_json: bool) -> None:
     """PPO with the synchronous, pipelined, half-and-half and compressed collectors: speed of each."""
     measure("collect", as_json, rounds=rounds, num_envs=num_envs)
+
+
+@main.command()
+@click.option("--only", multiple=True, metavar="NAME", help="Section to measure; may be repeated. [default: all]")
+@click.option("--quick", is_flag=True, help="Small sizes, for a moment each: a check that it runs.")
+@click.option(
+    "--page", type=click.Path(exists=True, dir_okay=False), help="Markdown page whose tables and pictures to replace."
+)
+@as_json
+def scale(only: tuple[str, ...], quick: bool, page: str | None, as_json: bool) -> None:
+    """Time and memory as the work grows: 65,536 drones, 100,000 duels, 10 million transitions, 4 GB, 1,000 runs.
+
+    Sections: drones, duels, replay, checkpoints, browser. Each size is verified before it is timed, and skipped if it does
+    not fit into the free memory or disk. The bend of a cost is the largest size at which it is within 1.25 times of the best.
+    The exit code is 1 if a size fails.
+    """
+    if not measure("scale", as_json, only=only, quick=quick, page=page)["passed"]:
+        raise SystemExit(1)
 
 
 @main.command()

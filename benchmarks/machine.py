@@ -1,11 +1,16 @@
-"""Memory that this process holds, for benchmarks that measure it."""
+"""Memory that this process holds, for benchmarks that measure it, and a folder for their files."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
 import platform
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 
 def release_memory() -> None:
@@ -25,3 +30,13 @@ def resident_bytes() -> int:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return 0
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """Yield a temporary folder in the working folder, since /tmp may be in memory."""
+    folder = Path(tempfile.mkdtemp(prefix=".fledge-bench-", dir="."))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -24,7 +24,7 @@ from benchmarks.sim_benchmark import require, verdict
 from benchmarks.tables import machine_line, shown, table, three_digits
 from benchmarks.turns import ratio
 from fledge.core.machine import default_threads, machine_info
-from fledge.tasks.navigation.config import NavigationConfig
+from fledge.tasks.navigation.config import Collision, NavigationConfig
 from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.physics.structs import Outcome
 from fledge.tasks.navigation.physics.terrain import CELL_M, CELLS, HALF_M, HEIGHT_STEP, SOLID
@@ -57,7 +57,8 @@ def run(
     """
     say = on_progress or (lambda line: None)
     threads = threads or default_threads()
-    cfg = dataclasses.replace(bench_config(num_envs), num_maps=MAPS, decimation=decimation)
+    changes: dict[str, Any] = {"num_maps": MAPS, "decimation": decimation, "collision": Collision.cylinder}
+    cfg = dataclasses.replace(bench_config(num_envs), **changes)
     settings = {"num_envs": num_envs, "threads": threads, "seconds": seconds, "decimation": decimation, "seed": seed}
     result: dict[str, Any] = {"machine": machine_info(), "settings": settings}
     with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
@@ -116,9 +117,9 @@ def mesh_of(cells: np.ndarray) -> World:
 def begin(env: NavigationEnv, out: Any) -> Flyer:
     """Warm an env up; columns of height maps get heights that voxels can have."""
     if env.bank.worlds is None:
-        top = SOLID + round(TOP_M / HEIGHT_STEP)
-        column = env.bank.grid >= SOLID
-        env.bank.grid[column] = (env.bank.grid[column] & 0xFE).clamp(max=top)
+        steps = (env.bank.heights / CELL_M + 1.0e-3).floor()
+        env.bank.heights.copy_((steps * CELL_M).clamp(max=TOP_M))
+        env.bank.draw_boxes(np.arange(env.bank.slots))
     env.reset(out=out)
     action = torch.tensor(ACTION).repeat(env.num_envs, 1)
     for _ in range(WARM_UP_STEPS):

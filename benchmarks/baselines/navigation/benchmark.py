@@ -1,7 +1,7 @@
 """Navigation for `python -m benchmarks sim`: NavRL's task, drones spread through the forest from the start.
 
-350 columns, 80 moving obstacles, a decision each physics step, full observation and NavRL's reward. Left out of the
-baselines, in their favour: the crowd's own motion, and the start of new episodes.
+350 columns, 80 moving obstacles, a decision each physics step, full observation, NavRL's reward and its rule for collisions.
+Left out of the baselines, in their favour: the crowd's own motion, and the start of new episodes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from benchmarks.baselines.navigation.parity import check_parity, snapshot_of
 from benchmarks.baselines.navigation.plain_step import Snapshot
 from benchmarks.baselines.navigation.torch_sim import TorchSim
 from benchmarks.sim_benchmark import Baselines, Flight, Native, SimBenchmark, tensor_bytes
-from fledge.tasks.navigation.config import NavigationConfig, RewardConfig, RewardKind, Starts
+from fledge.tasks.navigation.config import Collision, NavigationConfig, RewardConfig, RewardKind, Starts
 from fledge.tasks.navigation.env import NavigationEnv
 
 ACTION = (0.9, 0.5, 0.5)  # goal frame: 1.6 m/s straight towards the goal
@@ -31,6 +31,7 @@ def bench_config(num_envs: int) -> NavigationConfig:
         success_ends_episode=False,
         starts=Starts.mixed,
         inside_share=0.8,
+        collision=Collision.beams,
         reward=RewardConfig(kind=RewardKind.navrl, height=8.0),
     )
 
@@ -61,6 +62,7 @@ class NavigationBenchmark(SimBenchmark):
     """Drones among columns and moving obstacles."""
 
     one, many = "drone", "drones"
+    warm_up = WARM_UP_STEPS
     baselines: Baselines = {
         "numpy": (NumpySim, torch.Tensor.numpy),
         "torch": (TorchSim, lambda tensor: tensor),
@@ -71,14 +73,14 @@ class NavigationBenchmark(SimBenchmark):
         out = env.make_buffers()
         env.reset(out=out)
         action = torch.tensor(ACTION).repeat(count, 1)
-        for _ in range(WARM_UP_STEPS):
+        for _ in range(self.warm_up):
             env.step(action, out=out)
         return NavigationFlight(env, out, [action])
 
     def settings(self, count: int) -> dict[str, Any]:
         cfg = bench_config(count)
         names = ("num_envs", "static_obstacles", "moving_obstacles", "num_maps", "decimation")
-        chosen = {"beams": 144, "reward": "navrl", "action": list(ACTION), "warm_up": WARM_UP_STEPS}
+        chosen = {"beams": 144, "reward": "navrl", "action": list(ACTION), "warm_up": self.warm_up}
         return {name: getattr(cfg, name) for name in names} | chosen
 
     def describe(self, settings: Mapping[str, Any]) -> str:
