@@ -24,11 +24,12 @@ ALLOWED["collect"] = ALLOWED["agents"] | {"agents"}
 ALLOWED["learn"] = ALLOWED["agents"] | {"agents", "replay"}
 ALLOWED["league"] = ALLOWED["agents"] | {"agents"}
 ALLOWED["evaluation"] = ALLOWED["tasks"] | {"tasks", "monitor", "league"}
+ALLOWED["deployment"] = ALLOWED["evaluation"] | {"evaluation"}
 ALLOWED["training"] = ALLOWED["evaluation"] | {"evaluation", "collect", "learn", "replay"}
 ALLOWED["advise"] = ALLOWED["training"] | {"training"}
 ALLOWED["compat"] = ALLOWED["advise"] | {"advise"}
 ALLOWED["app"] = ALLOWED["compat"] | {"compat"}
-ALLOWED["cli"] = ALLOWED["app"] | {"app"}
+ALLOWED["cli"] = ALLOWED["app"] | {"app", "deployment"}
 ALLOWED["__main__"] = {"cli"}
 FILES = sorted(SRC.rglob("*.py"))
 WORLDS = sorted(f.parent.name for f in (SRC / "tasks").glob("*/task.py") if f.parent.name != "gym")

@@ -122,14 +122,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
-    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for name in ("src", "runtime/src"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so"))
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", "out", "."]
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
     return next((folder / "out").glob("fledge-*.whl"))
 
 
-def test_the_wheel_takes_packages_from_src_alone_and_these_do_not_need_the_benchmarks() -> None:
-    assert PYPROJECT["tool"]["setuptools"]["packages"]["find"]["where"] == ["src"]
+def test_the_wheel_takes_packages_from_src_and_the_runtime_and_these_do_not_need_the_benchmarks() -> None:
+    assert PYPROJECT["tool"]["setuptools"]["packages"]["find"]["where"] == ["src", "runtime/src"]
     assert {path.name for path in (ROOT / "src").iterdir() if path.suffix != ".egg-info"} == {"fledge"}
     sources = [path.read_text() for path in (ROOT / "src").rglob("*.py")]
     assert not [
@@ -166,7 +167,11 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: Path)
         ".css",
         ".svg",
     }
-    others = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()} - {"fledge"}
+    runtime = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("fledge_runtime/")}
+    package = ROOT / "runtime" / "src" / "fledge_runtime"
+    files = [path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert runtime == {path.relative_to(package.parent).as_posix() for path in files if path.suffix != ".so"}
+    others = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()} - {"fledge", "fledge_runtime"}
     assert all(name.endswith(".dist-info") for name in others)  # no benchmarks, no tests
 
 

@@ -95,6 +95,7 @@ _HOMES = {
     "decompress_minibatch": "fledge.compat.rollouts",
     "decompress_rollout": "fledge.compat.rollouts",
     "decompress_single_gridmap": "fledge.compat.rollouts",
+    "deploy": "fledge.deployment.api",
     "evaluate": "fledge.evaluation.evaluate",
     "export": "fledge.evaluation.api",
     "find_task": "fledge.tasks.registry",

@@ -28,6 +28,7 @@ from fledge.compat.rollouts import save_rollout_compressed as save_rollout_compr
 from fledge.core.errors import FledgeError as FledgeError
 from fledge.core.specs import TensorSpec as TensorSpec
 from fledge.core.table import Table as Table
+from fledge.deployment.api import deploy as deploy
 from fledge.envs.adapters.gymnasium import GymnasiumEnv as GymnasiumEnv
 from fledge.envs.adapters.gymnasium import GymnasiumVectorEnv as GymnasiumVectorEnv
 from fledge.envs.adapters.pettingzoo import PettingZooEnv as PettingZooEnv

@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fledge.evaluation.env_config import eval_env
+from fledge.tasks.policy_loader import load_policy
 from tests.cli.policy_files import KINDS, call, write_policy
 
 
@@ -66,3 +68,46 @@ def test_onnx_export_flies_the_same(kind: str, tmp_path: Path) -> None:
     done = call("export", str(write_policy(kind, tmp_path / "p.fledge")), str(tmp_path / "p.onnx"), "--json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["max_difference"] <= 1e-5
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
+    """Return fledge-nav as an ONNX file, its golden file, and what the command printed."""
+    pytest.importorskip("onnxruntime")
+    path = tmp_path_factory.mktemp("exported") / "nav.onnx"
+    words = ["env.num_maps=2", "env.moving_obstacles=8", "--golden", str(path.with_suffix(".npz"))]
+    done = call("export", "fledge-nav", str(path), *words)
+    assert done.exit_code == 0, done.output
+    return path, path.with_suffix(".npz"), done.output
+
+
+def test_an_onnx_file_carries_the_contract_of_its_task(exported: tuple[Path, Path, str]) -> None:
+    import onnxruntime
+
+    policy = load_policy("fledge-nav")
+    told = json.loads(onnxruntime.InferenceSession(str(exported[0])).get_modelmeta().custom_metadata_map["contract"])
+    contract = policy.task.contract(eval_env(policy, overrides=["env.num_maps=2", "env.moving_obstacles=8"]).cfg)
+    assert told.pop("inputs") == list(policy.agent.observes)
+    assert told.pop("outputs") == ["action"]
+    assert told.pop("fledge")
+    assert contract["observation"].pop("direction")  # which this policy does not read
+    assert told == json.loads(json.dumps(contract))
+
+
+def test_golden_vectors_are_what_the_onnx_file_puts_out(exported: tuple[Path, Path, str]) -> None:
+    import onnxruntime
+
+    with np.load(exported[1], allow_pickle=False) as file:
+        golden = dict(file)
+    inputs = {name: golden[name] for name in load_policy("fledge-nav").agent.observes}
+    assert len({len(array) for array in golden.values()}) == 1
+    action = onnxruntime.InferenceSession(str(exported[0])).run(["action"], inputs)[0]
+    assert np.abs(action - golden["action"]).max() <= 1e-5
+    assert (golden["lidar"] > 0).mean() > 0.001, "golden flights should meet something"
+
+
+def test_export_says_which_input_is_computed_and_what_computes_it(exported: tuple[Path, Path, str]) -> None:
+    assert (
+        "The input plan is not a sensor reading, but computed from state, lidar, dynamic_obstacle, pose" in exported[2]
+    )
+    assert "`fledge deploy` writes a folder" in exported[2]

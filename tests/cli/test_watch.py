@@ -15,13 +15,9 @@ from fledge.cli.watch import first_page
 from fledge.core.errors import FormatError
 from tests.app.recorded import record_generic
 from tests.app.runs.test_runs import make_run
+from tests.commands import fledge
 
 pytest.importorskip("nicegui")
-
-
-def fledge(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fledge.cli", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
 def test_json_has_what_the_page_shows_and_a_page_is_saved(tmp_path: Path) -> None:
@@ -64,7 +60,7 @@ def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
 def test_a_server_whose_training_is_gone_already_ends(tmp_path: Path) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    done = fledge("watch", str(tmp_path), "--port", "0", "--no-browser", "--with-parent", str(gone.pid))
+    done = fledge("watch", str(tmp_path), "--port", "0", "--no-browser", "--with-parent", str(gone.pid), apart=True)
     assert done.returncode == 0, done.stderr
 
 

@@ -36,5 +36,5 @@ def test_from_a_wheel_or_a_folder_it_names_that(
 ) -> None:
     monkeypatch.setattr(extras, "PACKAGE", tmp_path / "site-packages" / "fledge")
     note = SimpleNamespace(read_text=lambda name: json.dumps(noted) if noted else None)
-    monkeypatch.setattr(extras, "distribution", lambda name: note)
+    monkeypatch.setattr("importlib.metadata.distribution", lambda name: note)
     assert extras.requirement("ui") == command

@@ -22,7 +22,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_kept_checkpoint_flies_in_every_world_and_is_drawn(run: Path, tmp_path: Path) -> None:
-    words = ["eval", str(run), "--checkpoints", "--movers", "0,8", "--episodes", "16", "env.num_envs=16"]
+    words = [
+        "eval",
+        str(run),
+        "--checkpoints",
+        "--movers",
+        "0,8",
+        "--episodes",
+        "16",
+        "env.num_envs=16",
+        "env.max_episode_steps=60",
+    ]
     words += ["env.static_obstacles=20", "env.num_maps=2", "--picture", str(tmp_path / "curve.png"), "--json"]
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 0, done.output

@@ -66,6 +66,8 @@ def test_a_preset_changes_what_it_names_but_not_the_sensors_and_the_decision_rat
 def test_what_was_overridden_is_said(far_sighted: str) -> None:
     flight = eval_env(load_policy(far_sighted), None, ["env.decimation=2", "env.moving_obstacles=4"])
     assert tell_differences("it", flight.changed) == "it: flown with env.decimation=2 (trained with 4)"
+    unset = {"env.world": {"trained": "", "flown": "rooms"}}
+    assert tell_differences("it", unset) == "it: flown with env.world=rooms (trained with none)"
     assert not eval_env(load_policy(far_sighted)).changed
 
 

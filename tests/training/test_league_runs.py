@@ -17,6 +17,7 @@ from fledge.tasks.policy_loader import load_policy
 from fledge.training.config import make_config
 from fledge.training.ranks import Ranks
 from fledge.training.run import EXACT, TrainingState
+from tests.commands import fledge
 
 WORDS = [
     "env.num_envs=32",
@@ -40,10 +41,6 @@ WORDS = [
 ]
 
 
-def command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "fledge.cli", "train", *words]
-
-
 def state_of(folder: Path) -> dict[str, object]:
     state, _ = CheckpointHistory(folder / "checkpoints").load_latest()
     return state
@@ -62,16 +59,17 @@ def flat(state: object, path: str = "") -> dict[str, object]:
 )
 def test_a_killed_league_goes_on_bit_for_bit(tmp_path: Path, ranks: int, memory: int) -> None:
     asked = ["aircombat", "--preset", "", *WORDS, f"ranks={ranks}", f"policy.gru_size={memory}", "--folder"]
-    done = subprocess.run(command(*asked, str(tmp_path / "straight")), capture_output=True, text=True, timeout=300)
+    done = fledge("train", *asked, tmp_path / "straight", apart=ranks > 1)
     assert done.returncode == 0, done.stderr
     killed = tmp_path / "killed"
-    with subprocess.Popen(command(*asked, str(killed)), stderr=subprocess.DEVNULL, start_new_session=True) as process:
+    command = [sys.executable, "-m", "fledge.cli", "train", *asked, str(killed)]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True) as process:
         first = killed / "checkpoints" / "checkpoint_000000005.fledge"
         deadline = time.monotonic() + 200
         while not first.exists() and time.monotonic() < deadline:
             time.sleep(0.005)
         os.killpg(process.pid, signal.SIGKILL)
-    resumed = subprocess.run(command("--resume", str(killed)), capture_output=True, text=True, timeout=300)
+    resumed = fledge("train", "--resume", killed, apart=ranks > 1)
     assert resumed.returncode == 0, resumed.stderr
     assert "bit for bit" in resumed.stderr
     ours, theirs = (flat(state_of(tmp_path / name)) for name in ("straight", "killed"))
@@ -175,9 +173,9 @@ def test_a_rung_may_be_the_policy_of_another_run(tmp_path: Path) -> None:
     """An exploiter, say: trained against the learner alone, then met by it."""
     short = [word for word in WORDS if not word.startswith(("total", "league"))]
     asked = ["aircombat", "--preset", "", *short, f"total_frames={2 * 32 * 16}", "ranks=1", "--folder"]
-    done = subprocess.run(command(*asked, str(tmp_path / "other")), capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
     other = tmp_path / "other"
+    done = fledge("train", *asked, other)
+    assert done.returncode == 0, done.stderr
     run = TrainingState(
         make_config("aircombat", "", [*WORDS, f"league.ladder=[placeholder,{other}]", "ranks=1"]), Ranks()
     )

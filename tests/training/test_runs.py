@@ -23,6 +23,7 @@ from fledge.training.config import make_config
 from fledge.training.loop import train as run_train
 from fledge.training.nan_dump import replay_update
 from fledge.training.ranks import Ranks
+from tests.commands import fledge
 
 SMALL = [
     "env.num_envs=32",
@@ -44,14 +45,12 @@ SMALL = [
 ]
 
 
-def fledge(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fledge.cli", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)  # type: ignore[call-overload]
+TINY = ["gym:CartPole-v1", "env.num_envs=8", "ppo.rollout_steps=8", "ppo.minibatch=32", "tensorboard=false"]
 
 
 def train(folder: Path, iterations: int, *words: str, ranks: int = 1) -> subprocess.CompletedProcess[str]:
     frames = f"total_frames={iterations * 32 * 8}"
-    return fledge("train", "navigation", *SMALL, frames, f"ranks={ranks}", "--folder", str(folder), *words)
+    return fledge("train", "navigation", *SMALL, frames, f"ranks={ranks}", "--folder", folder, *words, apart=ranks > 1)
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -96,7 +95,7 @@ def test_killed_and_resumed_equals_never_stopped_bit_for_bit(tmp_path: Path, how
             time.sleep(0.005)
         os.killpg(process.pid, signal.SIGKILL)
     assert first.exists()
-    resumed = fledge("train", "--resume", str(tmp_path / "killed"))
+    resumed = fledge("train", "--resume", tmp_path / "killed", apart=ranks > 1)
     assert resumed.returncode == 0, resumed.stderr
     assert "bit for bit" in resumed.stderr
     assert_same(tmp_path / "straight", tmp_path / "killed")
@@ -119,7 +118,7 @@ def test_resuming_with_another_number_of_ranks_works_and_says_it_is_not_exact(tm
     resumed = fledge("train", "--resume", str(tmp_path / "r"), "ranks=1", f"total_frames={6 * 32 * 8}")
     assert resumed.returncode == 0, resumed.stderr
     assert "with another number of ranks: drones begin new episodes" in resumed.stderr
-    again = fledge("train", "--resume", str(tmp_path / "r"))  # with the settings it went on with
+    again = fledge("train", "--resume", tmp_path / "r")  # with the settings it went on with
     assert "iteration 6/6; continues bit for bit" in again.stderr
     state, _ = CheckpointHistory(tmp_path / "r" / "checkpoints").load_latest()
     assert state["iteration"] == 6
@@ -127,7 +126,7 @@ def test_resuming_with_another_number_of_ranks_works_and_says_it_is_not_exact(tm
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_a_signal_saves_and_leaves_cleanly(tmp_path: Path, number: int) -> None:
-    command = [sys.executable, "-m", "fledge.cli", "train", *SMALL, "total_frames=100000000", "ranks=2"]
+    command = [sys.executable, "-m", "fledge.cli", "train", *TINY, "total_frames=100000000", "ranks=2"]
     with subprocess.Popen([*command, "--folder", str(tmp_path / "r")], stderr=subprocess.PIPE, text=True) as process:
         metrics = tmp_path / "r" / "metrics.jsonl"
         deadline = time.monotonic() + 200
@@ -144,7 +143,7 @@ def test_a_signal_saves_and_leaves_cleanly(tmp_path: Path, number: int) -> None:
 
 def test_it_runs_under_torchrun(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=29653"]
-    command += ["-m", "fledge.cli", "train", *SMALL, f"total_frames={2 * 32 * 8}", "--folder", str(tmp_path / "r")]
+    command += ["-m", "fledge.cli", "train", *TINY, "total_frames=128", "--folder", str(tmp_path / "r")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     state, _ = CheckpointHistory(tmp_path / "r" / "checkpoints").load_latest()
@@ -170,7 +169,7 @@ def test_navrls_own_command_line_works_as_typed(tmp_path: Path) -> None:
         (["algo=sac", "total_frames=1000"], "nothing would be learned"),
         (["env.num_env=3"], "Did you mean env.num_envs?"),
         (["env.num_envs=many"], "takes a whole number"),
-        (["env.dynamics=magic"], "one of lee or first_order"),
+        (["env.dynamics=magic"], "one of lee or first_order or iris or mujoco or pyflyt"),
         (["total_frames=0"], "at least 1"),
         (["env.num_envs=0"], "must be 1 to 16777216"),
         (["aircraft"], "There is no task 'aircraft'"),

@@ -11,6 +11,8 @@ from fledge.cli.group import PATH, as_json, main
 from fledge.core.errors import ConfigError
 from fledge.core.terminal import harmless
 
+FLIGHT_LOGS = (".ulg", ".bag", ".db3", ".mcap", ".flog")
+
 
 @main.command()
 @click.argument("source", type=PATH)
@@ -28,10 +30,19 @@ def convert(source: Path, target: Path, episode: int | None, task: str | None, a
     A checkpoint: .fledge, .pt, .pt.lz4 or .safetensors. All episodes of a recording: .html (a page to send to someone),
     .png, .svg, .pdf or .jpg (a picture), .webp or .gif (a moving picture of the episodes on one map). One episode: .acmi
     (Tacview), .mcap (Foxglove) or .json (all values).
+
+    The log of a real flight to .frec (a recording) or .xyz (the hits of its LiDAR): .ulg (PX4), .bag, .db3 or .mcap (ROS,
+    needs the extra `logs`), or .flog (fledge_runtime).
     """
     from fledge.evaluation.recordings import means_recording
     from fledge.storage import convert_checkpoint
 
+    if source.suffix in FLIGHT_LOGS:
+        from fledge.deployment.flight_logs import convert_flight
+
+        facts = convert_flight(source, target)
+        text = f"{target}: {facts['seconds']:.1f} s, {facts['length_m']:.1f} m, {facts['points']:,} points"
+        return click.echo(json.dumps(facts) if as_json else f"{text}, {facts['bytes']:,} bytes.")
     if means_recording(source, target):
         from fledge.app.exporters import export_recording
 

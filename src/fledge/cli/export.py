@@ -42,8 +42,8 @@ def export(
         if "computed_by" in told:
             sources = ", ".join(told["computed_from"])
             click.echo(
-                f"The input {name} is not a sensor reading: compute it from {sources} with {told['computed_by']} "
-                "(docs/guides/deploy.md)."
+                f"The input {name} is not a sensor reading, but computed from {sources}: `fledge deploy` writes a folder that "
+                "computes it (docs/guides/deploy.md)."
             )
     if (memory := result.contract.get("memory")) is not None:
         click.echo(

@@ -22,12 +22,18 @@ from fledge.cli.task_options import read_vary
 @click.option("--vary", help="Values of a setting to evaluate one after the other: env.moving_obstacles=0,80.")
 @as_json
 def report(
-    run: Path, overrides: tuple[str, ...], out: Path | None, vary: str | None, as_json: bool, **options: Any
+    run: Path,
+    overrides: tuple[str, ...],
+    out: Path | None,
+    task: str | None,
+    vary: str | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Write a page about RUN: its curves, its evaluation beside the task's scripted policies, and pictures."""
     check_output(out, "--out", (".html",))
-    from fledge.evaluation.api import write_run_report
+    from fledge.evaluation import api
 
-    options |= {"vary": read_vary(vary, {}), "progress": not as_json}
-    result = write_run_report(run, out, **options, **as_settings(overrides, write_run_report))
+    options |= {"vary": read_vary(vary, {}), "quiet": as_json}
+    result = api.write_run_report(run, out, task, as_settings(overrides, api.report), **options)
     click.echo(json.dumps(result) if as_json else f"report: {result['report']}")

@@ -6,9 +6,10 @@ import contextlib
 import difflib
 import json
 import os
+import re
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from fledge.cli.serving import serving_beside
 from fledge.core.errors import ConfigError, InterruptedRunError
 
 UNSAVED = "Stopped before anything was saved."
+
+SETTING = re.compile(r"[\w.]+=")  # how an override begins; crank(shot=0.8) is a value
 
 
 @main.command(
@@ -130,7 +133,32 @@ def read_flags(arguments: Sequence[str]) -> list[str]:
         near = difflib.get_close_matches(name, own, n=1, cutoff=0.85) if name.startswith("--") else []
         if near:
             raise click.NoSuchOption(name, possibilities=near)
-    from fledge.core.overrides import flags_to_overrides
     from fledge.tasks.registry import task_names
 
     return flags_to_overrides(arguments, task_names())
+
+
+def flags_to_overrides(arguments: Sequence[str], not_values: Collection[str] = ()) -> list[str]:
+    """Rewrite `--name value` as `name=value`, and `--name` without a value as `name=true`.
+
+    Args:
+        not_values: Arguments that are never the value of a flag, such as the name of a task.
+
+    Raises:
+        ConfigError: An argument is a short flag, such as -n.
+    """
+    out: list[str] = []
+    rest = list(arguments)
+    while rest:
+        item = rest.pop(0)
+        if item.startswith("--") and len(item) > 2:
+            name, sign, value = item[2:].partition("=")
+            if not sign:
+                ends = not rest or rest[0].startswith("--") or rest[0] in not_values or SETTING.match(rest[0])
+                value = "true" if ends else rest.pop(0)
+            out.append(f"{name.replace('-', '_')}={value}")
+        elif item.startswith("-") and "=" not in item:
+            raise ConfigError(f"{item} is not an option: write --name value, or name=value, for example num_envs=512.")
+        else:
+            out.append(item)
+    return out

@@ -62,10 +62,10 @@ def world(
 ) -> None:
     """Check a world to fly in, and say what was guessed: unit, up axis, floor.
 
-    FILE is a point cloud (.pcd, .ply, .las, .laz, .npy, .xyz), a mesh (.stl, .obj, .ply, .glb, .off), voxels (.npy, .npz,
-    OctoMap .bt), a ROS map (.yaml), a height map (.png, .tif, .npy), a Gazebo world (.sdf, .world), or a .fworld. GENERATOR
-    is rooms, corridors, pillars, cave, canopy, stairs, city or hall, or a benchmark's scene: sando_easy, sando_medium,
-    sando_hard or fapp.
+    FILE is a point cloud (.pcd, .ply, .las, .laz, .npy, .xyz, .csv, .txt), a mesh (.stl, .obj, .ply, .glb, .off), voxels
+    (.npy, .npz, OctoMap .bt), a ROS map (.yaml), a height map (.png, .tif, .npy), a Gazebo world (.sdf, .world), or a
+    .fworld. GENERATOR is rooms, corridors, pillars, cave, canopy, stairs, city or hall, or a benchmark's scene: sando_easy,
+    sando_medium, sando_hard or fapp.
     """
     check_output(picture)
     check_output(out, "--out", (".fworld",))
@@ -104,6 +104,8 @@ def render(found: dict[str, Any]) -> list[str]:
             f"  routes      {found['route_mean_m']:.1f} m on average, {found['route_longest_m']:.1f} m at most, "
             f"{found['detour']:.2f} times the straight line"
         )
+        if movers := found["movers"]:
+            lines.append(f"  movers      {movers} are as dense as those of the forest: env.moving_obstacles={movers}")
     else:
         lines.append("  routes      none")
     for title, sentences in (("guessed", found["notes"]), ("advice", found["advice"])):

@@ -13,6 +13,10 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from fledge.core.errors import ConfigError
 from fledge.core.settings import rule_of, walk
 
 TYPE_NAMES = {
@@ -129,3 +133,17 @@ def _docstrings(kind: type) -> dict[str, str]:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=text)):
                     docs[name] = " ".join(str(text).split())  # on one line
     return docs
+
+
+def check_config_class(kind: type, what: str) -> None:
+    """Raise ConfigError unless a dataclass can be a config: every field has a default and a type that YAML supports."""
+    try:
+        OmegaConf.structured(kind())
+        OmegaConf.structured(kind)
+        field_help(kind)
+    except (OmegaConfBaseException, TypeError, ValueError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(
+            f"{what} cannot be used ({reason}): every field needs a type (bool, int, float, str, an Enum, a list of these, "
+            "or such a dataclass) and a default."
+        ) from error

@@ -5,12 +5,12 @@ Fledge is installed from a checkout or a wheel, not from PyPI, so the command na
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
@@ -27,6 +27,11 @@ def extra(name: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         package = (error.name or name).partition(".")[0]
         raise MissingExtraError(f"{package} is not installed. Install it: {install_command(name)}") from error
+
+
+def installed(package: str) -> bool:
+    """Return whether a package can be imported; it is not imported."""
+    return importlib.util.find_spec(package) is not None
 
 
 def install_command(name: str) -> str:
@@ -50,6 +55,8 @@ def requirement(name: str) -> str:
 
 def installed_from() -> tuple[str, bool]:
     """Return the URL that pip installed Fledge from ("" if it is not known), and whether it is a folder."""
+    from importlib.metadata import PackageNotFoundError, distribution  # loads slowly
+
     try:
         noted = json.loads(distribution("fledge").read_text("direct_url.json") or "{}")
     except (PackageNotFoundError, ValueError):

@@ -14,25 +14,35 @@ from fledge.core.errors import ConfigError
 
 LISTED = 8  # names that a hint lists
 RUN_FILES = ("config.yaml", "run.json", "run.lock")  # a folder with one of them is a run
-CANNOT_BE = {
-    errno.ENAMETOOLONG: "its name is too long for the file system. Check the path",
-    errno.ELOOP: "it is a link that leads back to itself. Replace the link",
-    errno.EACCES: "this user has no permission. Change the permissions, or choose another path",
-    errno.EPERM: "this user has no permission. Change the permissions, or choose another path",
-    errno.EROFS: "its file system is read-only. Choose another path",
-    errno.EMFILE: "this process has too many open files. Raise the limit with ulimit -n",
-    errno.ENFILE: "the system has too many open files. Close other programs",
-    errno.ENOSPC: "the disk is full. Free some space, or choose another path",
-    errno.EISDIR: "it is a folder, but a file is needed. Choose another path",
-    errno.EEXIST: "there is a file where a folder is needed. Choose another path",
-    errno.ENOTDIR: "there is a file where a folder is needed. Choose another path",
+_FOLDER = "a part of this path is a file", "choose another path"
+_PERMISSION = "this user has no permission", "change the permissions, or choose another path"
+_FULL = "the disk is full", "free some space, or choose another path"
+REASONS = {  # why the system refuses a path, and what to do
+    errno.ENAMETOOLONG: ("its name is too long for the file system", "choose a shorter name"),
+    errno.ELOOP: ("it is a link that leads back to itself", "replace the link"),
+    errno.EACCES: _PERMISSION,
+    errno.EPERM: _PERMISSION,
+    errno.EROFS: ("its file system is read-only", "choose another path"),
+    errno.EMFILE: ("this process has too many open files", "close files, or raise the limit with ulimit -n"),
+    errno.ENFILE: ("the system has too many open files", "close other programs"),
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EFBIG: ("it exceeds the allowed size of a file", "raise the limit with ulimit -f, or save less"),
+    errno.EISDIR: ("it is a folder, but a file is needed", "choose another path"),
+    errno.EEXIST: _FOLDER,  # from mkdir
+    errno.ENOTDIR: _FOLDER,
 }
+
+
+def why_refused(error: OSError) -> tuple[str, str]:
+    """Return why the operating system refused a path, and what to do, both as parts of a sentence."""
+    return REASONS.get(error.errno or 0, (error.strerror or str(error), "choose another path, or check the disk"))
 
 
 def os_error_message(error: OSError) -> str:
     """Return a sentence that says which path the operating system refused, why, and what to do."""
-    reason = CANNOT_BE.get(error.errno or 0, f"{error.strerror or error}. Choose another path")
-    return f"{shorten(error.filename or 'The output')} cannot be used: {reason}."
+    reason, fix = why_refused(error)
+    return f"{shorten(error.filename or 'The output')} cannot be used: {reason}. {fix[0].upper()}{fix[1:]}."
 
 
 def shorten(value: object) -> str:

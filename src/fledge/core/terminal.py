@@ -13,13 +13,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import IO, Any, TypeVar
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.text import Text
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from fledge.core.errors import harmless as harmless
+
+if TYPE_CHECKING:  # rich takes longer to load than all of `fledge --help`
+    from rich.console import Console
 
 F = TypeVar("F")
 EVERY_S = 30.0  # between lines of progress that are not on a terminal
@@ -32,6 +31,8 @@ def make_console(stderr: bool = False, file: IO[str] | None = None, width: int |
         file: Print to this file, without colours.
         width: Number of columns; by default the terminal's, or 80.
     """
+    from rich.console import Console
+
     return Console(stderr=stderr, file=file, width=width, markup=False, emoji=False, highlight=False)
 
 
@@ -136,6 +137,8 @@ def counting(console: Console, text: str, total: int, quiet: bool = False) -> It
 
         yield log
         return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=quiet, transient=True) as progress:
         bar = progress.add_task(text, total=total)
@@ -148,5 +151,7 @@ def doing(console: Console, title: str) -> Iterator[Callable[[str], None]]:
     if not console.is_interactive:
         yield lambda text: say(console, f"{title}: {text}")
         return
+    from rich.text import Text
+
     with console.status(Text(title)) as status:
         yield lambda text: status.update(Text(f"{title}: {text}"))

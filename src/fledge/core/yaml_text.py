@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import re
 from pathlib import Path
 from typing import Any
@@ -59,8 +61,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
             raise ConfigError(
                 f"{path} is too large: a file of settings may have at most {MAX_FILE:,} characters. Use another file."
             )
-        check_yaml(text)
-        content: Any = OmegaConf.to_container(OmegaConf.create(text))
+        content = copy.deepcopy(_content(text))
     except (OSError, yaml.YAMLError, OmegaConfBaseException, ValueError, TypeError, LookupError) as error:
         if isinstance(error, ConfigError):
             raise
@@ -70,6 +71,13 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigError(f"{path} is not a file of settings: it must consist of lines such as `seed: 3`.")
     return content
+
+
+@functools.lru_cache(maxsize=256)
+def _content(text: str) -> Any:
+    """Return the content of a YAML file, not to be changed. Kept, because a config asks for every preset several times."""
+    check_yaml(text)
+    return OmegaConf.to_container(OmegaConf.create(text))
 
 
 def problem_of(error: Exception) -> str:

@@ -80,6 +80,8 @@ class WarpEnv(TensorEnv):
         self.state: dict[str, torch.Tensor] = {}
         self._clock = 0
         self._spare = self.make_buffers()  # final_obs and results for calls that do not pass them
+        leaves = self._spare.items(include_nested=True, leaves_only=True)  # slow, so not in every step
+        self._leaves: Tensors = {path if isinstance(path, tuple) else (path,): tensor for path, tensor in leaves}
         self._bindings: OrderedDict[tuple[int, ...], Programs] = OrderedDict()
         self._has_reset = self._closed = False
 
@@ -225,8 +227,7 @@ class WarpEnv(TensorEnv):
                 f"out is a {type(out).__name__}, but must be a TensorDict: make it with env.make_buffers()."
             )
         found: Tensors = {}
-        for path, spare in self._spare.items(include_nested=True, leaves_only=True):
-            path = path if isinstance(path, tuple) else (path,)
+        for path, spare in self._leaves.items():
             tensor = out.get(path if len(path) > 1 else path[0], None)
             if tensor is None:
                 if path[0] == "obs":

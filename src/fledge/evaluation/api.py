@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ def benchmark(
     *,
     task: str | Task | type[Task] = "navigation",
     only: bool = False,
+    columns: Sequence[str] | str = (),
     picture: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     interop: str | os.PathLike[str] | None = None,
@@ -41,12 +42,13 @@ def benchmark(
         >>> result.table()
 
     Args:
-        name: Name of the protocol: crossing, faults, swarm, navrl, p2m, sando, fapp or density (navigation).
+        name: Name of the protocol: crossing, faults, transfer, swarm, navrl, p2m, sando, fapp or density (navigation).
         policies: Your policies, as `fledge.evaluate` takes them.
         episodes: Episodes per policy and env config.
         seed: Seed of the held-out episodes.
         task: Task that defines the protocol.
         only: Leave out the reference agents.
+        columns: Headings of the env configs to fly in. By default all.
         picture: Also write the figure to this file.
         threads: CPU threads of the envs. By default all cores.
         interop: Another project's policy file to evaluate as well, for example NavRL's checkpoint.
@@ -64,7 +66,7 @@ def benchmark(
         foreign=interop,
         quiet=progress is False,
     )
-    return run_benchmark(found, name, request, only)
+    return run_benchmark(found, name, request, only, [columns] if isinstance(columns, str) else columns)
 
 
 def export(
@@ -126,34 +128,18 @@ def report(
         progress: False prints nothing.
         settings: Settings of the env, as `fledge.make_env` takes them.
     """
-    return Path(
-        write_run_report(run, path, episodes, seed, task=task, vary=vary, progress=progress, **settings)["report"]
-    )
+    chosen = task if task is not None else getattr(run, "task", None)
+    options: dict[str, Any] = {"episodes": episodes, "seed": seed, "vary": vary, "quiet": progress is False}
+    return Path(write_run_report(Path(getattr(run, "folder", run)), path, chosen, settings, **options)["report"])
 
 
 def write_run_report(
-    run: Any,
-    path: str | os.PathLike[str] | None = None,
-    episodes: int = REPORT_EPISODES,
-    seed: int = TEST_SEED,
-    *,
-    task: str | Task | type[Task] | None = None,
-    vary: tuple[str, Sequence[Any]] | None = None,
-    progress: bool | None = None,
-    **settings: Any,
+    folder: Path, path: str | os.PathLike[str] | None, task: Any, settings: Mapping[str, Any], **options: Any
 ) -> dict[str, Any]:
-    """Write the page as `report` does. Return its path and the results on it, as JSON-able values."""
-    folder = Path(getattr(run, "folder", run))
+    """Write the page as `report` does. Return its path and the results on it, as JSON-able values.
+
+    `options` are fields of `EvalRequest`.
+    """
     page = check_output(folder / "report.html" if path is None else path, (".html",))
-    chosen = task if task is not None else getattr(run, "task", None)
-    found = load_policy(folder, chosen).task
-    request = EvalRequest(
-        [],
-        env_overrides(found, settings),
-        episodes=episodes,
-        seed=seed,
-        task=found,
-        vary=vary,
-        quiet=progress is False,
-    )
-    return report_on_run(folder, request, page)
+    found = load_policy(folder, task).task
+    return report_on_run(folder, EvalRequest([], env_overrides(found, settings), task=found, **options), page)

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 
 from fledge.core.errors import ConfigError
+from fledge.core.extras import installed
 from fledge.core.table import Table
 from fledge.core.terminal import make_console, say, use_figures
 from fledge.core.text_table import TextTable
@@ -18,6 +20,7 @@ from fledge.evaluation.comparison import EvalRequest, as_policy, fly_with_progre
 from fledge.evaluation.env_config import eval_env
 from fledge.evaluation.tables import score_of, score_texts, short
 from fledge.tasks.base import Task
+from fledge.tasks.metrics import Benchmark
 from fledge.tasks.policy_loader import LoadedPolicy, load_interop
 
 COLOURS = ("#526070", "#9aa5b1", "#e08e1b", "#d1495b", "#1b9e5a", "#4a6fa5", "#6b4fa0", "#222222")
@@ -26,18 +29,22 @@ MARKERS = "x^sv+D"  # plot markers of published figures
 MANY = 8  # with more envs than these, a table has a line for each env
 
 
-def run_benchmark(task: Task, name: str, request: EvalRequest, only: bool = False) -> BenchmarkResult:
+def run_benchmark(
+    task: Task, name: str, request: EvalRequest, only: bool = False, columns: Sequence[str] = ()
+) -> BenchmarkResult:
     """Evaluate a benchmark's reference agents and the requested policies, and return the results.
 
     If `request.picture` is set, also write the figure to that file.
 
     Args:
         only: Leave out the reference agents.
+        columns: Headings of the env configs to fly in; empty for all whose packages are installed.
     """
     if name not in task.metrics.benchmarks:
         known = ", ".join(task.metrics.benchmarks) or "none"
         raise ConfigError(f"{task.name} has no benchmark {name!r}; available: {known}.")
     benchmark, console = task.metrics.benchmarks[name], make_console(stderr=True)
+    worlds = chosen_worlds(benchmark, columns, console)
     named = [*([] if only else benchmark.policies), *request.policies]
     listed = [each for k, each in enumerate(named) if not isinstance(each, str) or each not in named[:k]]
     policies = [loaded_policy(each) or as_policy(each, task) for each in listed]
@@ -47,7 +54,7 @@ def run_benchmark(task: Task, name: str, request: EvalRequest, only: bool = Fals
     asked = dataclasses.replace(request, picture=None)
     rows: list[dict[str, Any]] = []
     for policy, label in zip(policies, labels(policies), strict=True):
-        for column, words in benchmark.worlds.items():
+        for column, words in worlds.items():
             words = [*benchmark.rules, *words, *request.overrides]
             flight = eval_env(policy, benchmark.preset, words, home_of(policies))
             result = fly_with_progress(policy, flight.cfg, asked, console, f"{label}, {column}")
@@ -62,12 +69,27 @@ def run_benchmark(task: Task, name: str, request: EvalRequest, only: bool = Fals
         "published": {who: dict(rates) for who, rates in benchmark.published.items()},
         "source": benchmark.source,
         "reported": dict(benchmark.reported),
+        "endings": list(benchmark.endings),
     }
-    done = BenchmarkResult(figures, task, list(benchmark.worlds))
+    done = BenchmarkResult(figures, task, list(worlds))
     if request.picture:
         done.plot().savefig(request.picture)
         say(console, f"picture: {request.picture}")
     return done
+
+
+def chosen_worlds(benchmark: Benchmark, columns: Sequence[str], console: Console) -> dict[str, Sequence[str]]:
+    """Return the env configs with these headings, or else all whose packages are installed, and name the others."""
+    if unknown := [each for each in columns if each not in benchmark.worlds]:
+        known = ", ".join(benchmark.worlds)
+        raise ConfigError(f"{unknown[0]!r} is not a column of this benchmark; available: {known}.")
+    if columns:
+        return {name: benchmark.worlds[name] for name in columns}
+    missing = {name: package for name, package in benchmark.needs.items() if not installed(package)}
+    for package in dict.fromkeys(missing.values()):
+        names = ", ".join(name for name, needed in missing.items() if needed == package)
+        say(console, f"left out, as {package} is not installed: {names}")
+    return {name: words for name, words in benchmark.worlds.items() if name not in missing}
 
 
 @dataclasses.dataclass
@@ -130,8 +152,9 @@ def tables(figures: dict[str, Any], columns: Sequence[str], primary_metric: str)
     for row in figures["rows"]:
         by_policy.setdefault(row["policy"], {})[row["column"]] = row
     lines = []
+    endings = figures.get("endings", ())
     for name, row in by_policy.items():
-        lines.append([name, *("\n".join(score_texts(row[column], primary_metric)) for column in columns)])
+        lines.append([name, *(cell(row[column], primary_metric, endings) for column in columns)])
     published = [
         [f"{who} (published)", *(short(rates[c]) if c in rates else "" for c in columns)]
         for who, rates in figures["published"].items()
@@ -142,12 +165,19 @@ def tables(figures: dict[str, Any], columns: Sequence[str], primary_metric: str)
         heads, cells, dim = ["env", *names], [list(line) for line in turned], range(0)
     costs = [f"{name} {max(r['act_ms'] for r in row.values()):.1f} ms" for name, row in by_policy.items()]
     drones = max(row["drones"] for row in figures["rows"])
-    notes = ["Below each figure: its 95 % interval.", *([figures["source"]] if published else [])]
+    told = f", and the shares of {', '.join(endings).replace('_', ' ')}" if endings else ""
+    notes = [f"Below each figure: its 95 % interval{told}.", *([figures["source"]] if published else [])]
     for metric, words in figures["reported"].items():
         shares = (f"{name} {' / '.join(short(row[c][metric]) for c in columns)}" for name, row in by_policy.items())
         notes.append(f"{words}: {', '.join(shares)}.")
     notes.append(f"Time of a decision for {drones} drones at once: {', '.join(costs)}.")
     return [TextTable(heads, cells, title, " ".join(notes), dim=dim)]
+
+
+def cell(row: dict[str, Any], primary_metric: str, endings: Sequence[str]) -> str:
+    """Return the primary metric of a row of results, its interval, and the shares of these outcomes, a line each."""
+    shares = [" ".join(short(row[name]) for name in endings)] if endings else []
+    return "\n".join([*score_texts(row, primary_metric), *shares])
 
 
 def draw(figures: dict[str, Any], columns: Sequence[str], primary_metric: str) -> Any:

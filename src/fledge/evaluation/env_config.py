@@ -9,7 +9,7 @@ from typing import Any
 
 from fledge.core.config_help import written
 from fledge.core.errors import ConfigError
-from fledge.core.overrides import build_config, from_plain, leaves, nested, to_plain
+from fledge.core.overrides import build_config, changes_of, from_plain, leaves, nested
 from fledge.core.settings import (
     changed_settings,
     check_settings,
@@ -38,7 +38,8 @@ class EvalEnv:
 
 def tell_differences(label: str, differences: Differences) -> str:
     """Return a sentence about the settings in which a policy's evaluation env differs from its training env."""
-    parts = [f"{key}={pair['flown']} (trained with {pair['trained']})" for key, pair in differences.items()]
+    trained = {key: "none" if pair["trained"] == "" else pair["trained"] for key, pair in differences.items()}
+    parts = [f"{key}={pair['flown']} (trained with {trained[key]})" for key, pair in differences.items()]
     more = f" and {len(parts) - TOLD} other settings (`--json` lists them)" if len(parts) > TOLD else ""
     return f"{label}: flown with {', '.join(parts[:TOLD])}{more}"
 
@@ -83,10 +84,10 @@ def eval_env(
                 if world is None or not key.startswith(task.policy.own_settings)
             }
         )
-        layers = [("the policy's env", to_plain(flown)), (f"preset {preset}", named)]
+        layers = [("the policy's env", changes_of(flown)), (f"preset {preset}", named)]
         cfg = task.evaluation(build_config(task.config, layers, []))
     words = [check_env_override(word, task) for word in overrides]
-    below, presets = [("the policy's world", to_plain(cfg))], task.presets
+    below, presets = [("the policy's world", changes_of(cfg))], task.presets
     cfg = build_config(task.config, below, words, presets.aliases, presets.env_groups, "env.")
     check_settings(cfg, "env.")
     refuse_code(cfg, words, "env.")

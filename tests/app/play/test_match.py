@@ -21,6 +21,7 @@ from fledge.app.play.match import Match
 from fledge.app.play.match_manager import MAX_MATCHES, MatchManager, read_play_args
 from fledge.app.play.roster import Roster
 from fledge.app.runs.file_index import FileIndex
+from fledge.app.runs.runs import RunCache
 from fledge.core.errors import ConfigError
 
 ANN, BOB, EVE = "ann-00000001", "bob-00000002", "eve-00000003"
@@ -436,6 +437,6 @@ def test_only_runs_of_the_played_task_are_offered(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.yaml").write_text(f"task: {task}\n")
     roster = Roster(find_task("aircombat"))
-    server: Any = SimpleNamespace(matches=SimpleNamespace(roster=roster), files=FileIndex([tmp_path]))
+    server: Any = SimpleNamespace(matches=SimpleNamespace(roster=roster), files=FileIndex([tmp_path]), runs=RunCache())
     assert matches_of(server).roster.names()[-1] == "duel"
     assert "flight" not in roster.names()

@@ -181,7 +181,9 @@ def test_a_run_with_odd_settings_and_metrics_is_shown(tmp_path: Path, config: st
             b'[1,2]\n\xff\xfe\n{"step":NaN}\n{"step":1' + b"0" * 400 + b'}\n{"step":1,"lr":' + b"[" * 9999 + b"\n"
         )
     curves = RunCache().curves(entry)
-    JSONResponse([RunCache().summary(entry), describe_fully(entry, curves), curves.since(), compare_settings([entry])])
+    JSONResponse(
+        [RunCache().summaries([entry]), describe_fully(entry, curves), curves.since(), compare_settings([entry])]
+    )
     as_page(collect([entry])).encode()
 
 

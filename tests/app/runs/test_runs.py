@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from fledge.app.runs import runs
 from fledge.app.runs.chart_list import lay_out
 from fledge.app.runs.file_index import Entry, FileIndex, make_id
 from fledge.app.runs.runs import (
@@ -45,16 +46,44 @@ def test_a_run_is_described_by_its_headline_and_how_far_it_is(tmp_path: Path) ->
     assert told["headline"] == {"name": "success", "value": 0.75, "share": True}
     assert (told["task"], told["frames"], told["total_frames"], told["state"]) == ("navigation", 30, 100, "running")
     assert told["sections"][0]["charts"][0]["lines"][0]["name"] == "success_recent"
-    summary = RunCache().summary(entry)
+    (summary,) = RunCache().summaries([entry])
     assert {key: told[key] for key in summary} == summary
 
 
 def test_a_run_that_is_quiet_has_stopped_and_one_at_its_end_has_finished(tmp_path: Path) -> None:
     quiet = make_run(tmp_path / "quiet")
     os.utime(quiet.path / "metrics.jsonl", (0, 0))
-    assert RunCache().summary(quiet)["state"] == "stopped"
-    assert RunCache().summary(make_run(tmp_path / "whole", "total_frames: 30"))["state"] == "finished"
-    assert RunCache().summary(make_run(tmp_path / "fresh", rows=0))["state"] == "new"
+    assert RunCache().summaries([quiet])[0]["state"] == "stopped"
+    assert RunCache().summaries([make_run(tmp_path / "whole", "total_frames: 30")])[0]["state"] == "finished"
+    assert RunCache().summaries([make_run(tmp_path / "fresh", rows=0)])[0]["state"] == "new"
+
+
+def test_the_list_reads_a_run_again_only_if_its_files_have_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+
+    def count(entry: Entry) -> tuple[dict[str, Any], str]:
+        reads.append(entry.name)
+        return read_settings(entry)
+
+    monkeypatch.setattr(runs, "read_settings", count)
+    names = [f"run-{k:03d}" for k in range(300)]  # more than the number of parsed settings that are kept
+    entries = [make_run(tmp_path / name, f"task: navigation\nseed: {k}\n") for k, name in enumerate(names)]
+    cache = RunCache()
+    for _ in range(3):
+        assert [row["name"] for row in cache.summaries(entries)] == names
+    assert reads == names
+    (entries[7].path / "config.yaml").write_text("task: aircombat\nseed: 7\n")
+    with (entries[8].path / "metrics.jsonl").open("a") as log:
+        log.write('{"step": 4, "frames": 77}\n')
+    told = cache.summaries(entries)
+    assert reads == [*names, "run-007", "run-008"]
+    assert (told[7]["task"], told[8]["frames"]) == ("aircombat", 77.0)
+    shutil.rmtree(entries[9].path)
+    assert cache.summaries(entries)[9]["trouble"] == "This run does not exist any more."
+    cache.summaries(entries[:5])
+    assert len(cache._briefs) == 5
 
 
 def test_settings_of_runs_are_compared(tmp_path: Path) -> None:

@@ -127,7 +127,14 @@ def fault_every_call(tmp_path: Path, options: str, again: bool, faults: Callable
     assert failed > tried / 4  # the faults do reach the calls
 
 
-@pytest.mark.parametrize("step", [5, 4, 3], ids=["new step", "newest step", "older step"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(5, id="new step"),
+        pytest.param(4, id="newest step", marks=pytest.mark.slow),
+        pytest.param(3, id="older step"),
+    ],
+)
 @pytest.mark.parametrize("options", OPTIONS)
 def test_a_power_cut_at_every_call_loses_nothing(tmp_path: Path, options: str, step: int) -> None:
     folder = tmp_path / "run"

@@ -21,7 +21,6 @@ from fastapi import Request, Response, WebSocket
 from nicegui import ui
 
 from fledge.app.play.socket import serve_player
-from fledge.app.runs.runs import read_settings
 from fledge.app.server.layout import add_module, add_style, frame, mount
 from fledge.app.server.server import Server
 from fledge.core.errors import ConfigError, FledgeError
@@ -43,8 +42,9 @@ def matches_of(server: Server) -> MatchManager:
 
     with _opening:
         found: MatchManager = server.matches or use_matches(server, MatchManager())
-    for entry in server.files.runs():
-        if read_settings(entry)[0].get("task") == found.roster.task.reference:
+    runs = server.files.runs()
+    for entry, told in zip(runs, server.runs.summaries(runs), strict=True):
+        if told["task"] == found.roster.task.reference:
             found.roster.put(entry.name, str(entry.path))
     return found
 

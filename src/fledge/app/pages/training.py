@@ -14,7 +14,7 @@ from nicegui import ui
 
 from fledge.app.runs import runs as shown
 from fledge.app.runs.file_index import Entry
-from fledge.app.runs.runs import RunCache, describe_fully
+from fledge.app.runs.runs import describe_fully
 from fledge.app.server.layout import add_module, add_styles, frame, mount
 from fledge.app.server.server import Server
 
@@ -24,7 +24,6 @@ MAX_RUNS = 8  # that the page compares
 
 def register(server: Server) -> None:
     """Add the training page and its data routes."""
-    cache = RunCache()
 
     @ui.page(PATH, title="Training · Fledge")
     def page() -> None:
@@ -44,12 +43,12 @@ def register(server: Server) -> None:
 
     @server.api.get("/api/runs")
     def runs() -> Any:
-        return JSONResponse({"runs": [cache.summary(entry) for entry in server.files.runs()]})
+        return JSONResponse({"runs": server.runs.summaries(server.files.runs())})
 
     @server.api.get("/api/runs/{id}")
     def run(id: str, generation: int = 0, start: int = 0) -> Any:
         entry = run_of(id)
-        curves = cache.curves(entry)
+        curves = server.runs.curves(entry)
         return JSONResponse({"run": describe_fully(entry, curves), "curves": curves.since(generation, start)})
 
     @server.api.get("/api/settings")

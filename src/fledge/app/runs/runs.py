@@ -36,12 +36,16 @@ parse_settings = functools.lru_cache(maxsize=256)(parse_yaml)  # pages read the 
 QUIET_S = 30.0  # a run counts as stopped if its last row is older than this and than five times the time between rows
 
 
+Brief = tuple[tuple[Any, ...], Row, tuple[dict[str, Any], str]]
+"""Stamps of the files, the newest value of each metric, and the settings in the list, with trouble in reading them."""
+
+
 class RunCache:
     """Keeps the curves of the runs that were shown last, for all pages."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, Curves] = OrderedDict()
-        self._newest: dict[str, tuple[float, Row]] = {}
+        self._briefs: dict[str, Brief] = {}
         self._lock = threading.Lock()
 
     def curves(self, entry: Entry) -> Curves:
@@ -55,19 +59,41 @@ class RunCache:
             curves.refresh()
         return curves
 
-    def summary(self, entry: Entry) -> dict[str, Any]:
-        """Return the result of `describe` for a run; its metrics file is read again only if it has changed."""
-        path = entry.file("metrics.jsonl")
-        changed = path.stat().st_mtime if path is not None else 0.0
-        known = self._newest.get(entry.id)
-        if known is None or known[0] != changed:
-            known = self._newest[entry.id] = changed, read_last(path, TAIL) if path is not None else {}
-        return describe(entry, known[1])
+    def summaries(self, entries: Iterable[Entry]) -> list[dict[str, Any]]:
+        """Return the result of `describe` for each run; only files that have changed since the last call are read."""
+        found = {entry.id: (entry, self._brief(entry)) for entry in entries}
+        self._briefs = {id: brief for id, (_, brief) in found.items()}  # forget runs that are gone
+        return [describe(entry, *brief[1:]) for entry, brief in found.values()]
+
+    def _brief(self, entry: Entry) -> Brief:
+        stamp = tuple(stamp_of(entry.path / name) for name in ("metrics.jsonl", "config.yaml"))
+        known = self._briefs.get(entry.id)
+        if known is not None and known[0] == stamp:
+            return known
+        log, (settings, trouble) = entry.file("metrics.jsonl"), read_settings(entry)
+        few: dict[str, Any] = {key: settings[key] for key in ("task", "algo", "total_frames") if key in settings}
+        return stamp, read_last(log, TAIL) if log is not None else {}, (few, trouble)
 
 
-def describe(entry: Entry, last: Mapping[str, float]) -> dict[str, Any]:
-    """Return the state, task, algorithm and main metrics of a run; `last` has the newest value of each metric."""
-    settings, trouble = read_settings(entry)
+def stamp_of(path: Path) -> tuple[int, ...]:
+    """Return numbers that change when a file is written or replaced; none if it cannot be read."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return ()
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+def describe(
+    entry: Entry, last: Mapping[str, float], known: tuple[Mapping[str, Any], str] | None = None
+) -> dict[str, Any]:
+    """Return the state, task, algorithm and main metrics of a run.
+
+    Args:
+        last: The newest value of each metric.
+        known: The result of `read_settings`, of which only the keys that are shown are needed; None reads them.
+    """
+    settings, trouble = known or read_settings(entry)
     metric, total = primary_metric_of(last), settings.get("total_frames")
     figures = ("step", "frames", "seconds", "frames_per_second", "return", "memory_mb")
     value = last.get(f"{metric}_recent", last.get(metric))

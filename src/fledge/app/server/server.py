@@ -22,6 +22,7 @@ from typing import Any
 from urllib.parse import quote
 
 from fledge.app.runs.file_index import FileIndex
+from fledge.app.runs.runs import RunCache
 from fledge.app.server.assets import STATIC, TaskPages, serve_assets
 from fledge.app.server.guard import MAX_MESSAGE, MIN_TOKEN, Guard, is_local, small_page
 from fledge.app.server.page_socket import check_messages
@@ -67,6 +68,7 @@ class Server:
     app: Any = None  # the complete ASGI app with the guard around it
     closing: list[Any] = field(default_factory=list)  # functions to call when the server stops
     sock: socket.socket | None = None  # the listening socket, once it is bound
+    runs: RunCache = field(default_factory=RunCache)  # what the pages have read of runs
     task_pages: TaskPages = field(default_factory=TaskPages)  # page folders of the loaded tasks
     matches: Any = None  # the `MatchManager`, once the play page is used
     recordings: Any = None  # the `RecordingCache`, once a recording is shown

@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 from fledge.core.errors import FledgeError, StorageError
-from fledge.core.paths import not_a_file
+from fledge.core.paths import not_a_file, why_refused
 
 try:
     import fcntl
@@ -36,20 +36,6 @@ LOCK_NAME = ".fledge-lock"
 STALE_SECONDS = 24 * 3600.0  # age from which a file counts as abandoned where there are no locks
 BLOCK = 2**20  # bytes; a multiple of any disk's block
 ALIGN = 4096
-ADVICE = {
-    errno.ENOSPC: "free some space, or keep fewer checkpoints",
-    errno.EDQUOT: "free some space, or keep fewer checkpoints",
-    errno.EFBIG: "raise the limit for the size of a file (ulimit -f), or save less",
-    errno.EMFILE: "close files, or raise the limit for open files (ulimit -n)",
-    errno.ENFILE: "close files: all programs of this machine together have too many open",
-    errno.ENAMETOOLONG: "choose a shorter name",
-    errno.EACCES: "choose another folder, or check its permissions",
-    errno.EPERM: "choose another folder, or check its permissions",
-    errno.EROFS: "choose a folder that is not mounted read-only",
-    errno.ENOTDIR: "choose another folder, because a part of this path is a file",
-    errno.EEXIST: "choose another folder, because a part of this path is a file",  # from mkdir
-    errno.EISDIR: "choose another name, because this is a folder",
-}
 _DIRECT = getattr(os, "O_DIRECT", 0)
 _spare: list[np.ndarray] = []  # blocks to reuse: allocating one costs as much as writing it
 if hasattr(os, "register_at_fork"):
@@ -222,11 +208,10 @@ def _storage_error(error: OSError, path: Path, renamed: bool = False) -> Storage
 
     `renamed` is True if only the sync of the folder failed, after the new file got its final name.
     """
-    reason = error.strerror or str(error)
+    reason, fix = why_refused(error)
     if renamed:
         return StorageError(f"{path} is written, but its folder could not be synced ({reason}): check the disk.")
-    advice = ADVICE.get(error.errno or 0, "choose another folder, or check the disk")
-    return StorageError(f"{path} could not be written ({reason}); existing files are unchanged: {advice}.")
+    return StorageError(f"{path} could not be written because {reason}; existing files are unchanged: {fix}.")
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

@@ -18,6 +18,7 @@ const TABS = { curves: "Curves", settings: "Settings", checkpoints: "Checkpoints
 const COLORS = 8;
 const DASHES = [[], [6, 4], [2, 3], [9, 3, 2, 3]];
 const FIRST = 4; // runs that a saved page shows at first
+const LISTED = 300; // runs
 const POLL_MS = 2000;
 
 function clock(seconds) {
@@ -185,7 +186,7 @@ class TrainingPage extends HTMLElement {
   fillList() {
     const chosen = this.selected();
     const heading = make("h2", "", this.runs.length === 1 ? "1 run" : `${this.runs.length} runs`);
-    const rows = this.runs.slice(0, 300).map((run) => {
+    const rows = this.runs.slice(0, LISTED).map((run) => {
       const label = make("label", "ft-run");
       const box = make("input");
       box.type = "checkbox";
@@ -200,6 +201,8 @@ class TrainingPage extends HTMLElement {
       return label;
     });
     if (rows.length === 0) rows.push(make("p", "fl-note", "No runs yet. Start one with `fledge train`; it appears here."));
+    const left = this.runs.length - LISTED;
+    if (left > 0) rows.push(make("p", "fl-note", `${left} older runs are not listed: give \`fledge watch\` their folder.`));
     const focused = this.list.contains(document.activeElement)
       ? [...this.list.querySelectorAll("input")].indexOf(document.activeElement)
       : -1;
