@@ -12,14 +12,20 @@ FLOOR_M, CEILING_M = 0.1, 0.1  # distance to keep from the height limits
 TOUCH = 0.02  # m
 ROUNDING = 1.0e-3  # m: larger than rounding errors of costs
 USUAL_SPEED = 1.5  # m/s: faster movers get a further margin
+BLOCK = 32  # commands
 EVERY_MOVER = sum((k + 1) << (4 * k) for k in range(NEAREST))  # all rows, as in `Movers.near`
+
+commands = wp.types.vector(length=BLOCK, dtype=wp.float32)
 
 
 @wp.struct
 class Search:
-    """Data shared by the searches of all drones. In shapes: C candidates, T prediction steps, F and U rates (`Response`)."""
+    """Settings and buffers of the search. In shapes: C candidates, T prediction steps, F and U rates (`Response`)."""
 
     commands: wp.array(dtype=wp.vec3)  # [C] m/s, x to the goal
+    blocks: wp.array2d(dtype=commands)  # [3, C / BLOCK, rounded up] the same: x, y and z
+    drift: wp.array2d(dtype=wp.vec3)  # [N, 2 T] m: position under a command of 0, held and brief
+    last: wp.array(dtype=wp.int32)  # [N] number of the last choice, which is tried first
     flat: wp.array2d(
         dtype=wp.vec3
     )  # [2 F, T] a, b, c of the horizontal position: of each rate, held and brief commands
@@ -88,8 +94,8 @@ def list_near_movers(s: Search, movers: Movers, i: int, own: Own, top_speed: flo
         away[n] = wp.sqrt(own.reach[n])
     for k in range(s.flat.shape[1]):
         f = s.flat[2 * own.flat, k]
-        x = own.pos[0] + f[0] * own.vel[0] + f[1] * own.acc[0]
-        y = own.pos[1] + f[0] * own.vel[1] + f[1] * own.acc[1]
+        x = s.drift[i, k][0]
+        y = s.drift[i, k][1]
         reach = top_speed * wp.max(wp.abs(f[2]), wp.abs(s.flat[2 * own.flat + 1, k][2])) + ROUNDING
         t = own.lead + float(k + 1) * s.step_s
         listed = int(0)
@@ -185,12 +191,23 @@ def nearness(s: Search, gaps: wp.vec3, k: int, patience: float) -> float:
 
 
 @wp.func
-def position_at(s: Search, own: Own, command: wp.vec3, brief: int, k: int) -> wp.vec3:
-    """Return the drone's predicted position at prediction step k, m; `brief` is 1 if the command ends in a stop."""
-    f = s.flat[2 * own.flat + brief, k]
-    u = s.upright[2 * own.upright + brief, k]
-    return wp.vec3(
-        own.pos[0] + f[0] * own.vel[0] + f[1] * own.acc[0] + f[2] * command[0],
-        own.pos[1] + f[0] * own.vel[1] + f[1] * own.acc[1] + f[2] * command[1],
-        own.pos[2] + u[0] * own.vel[2] + u[1] * own.acc[2] + u[2] * command[2],
-    )
+def predict_drift(s: Search, i: int, own: Own):
+    """Write to `s.drift` where drone i will be under a command of 0."""
+    for brief in range(2):
+        for k in range(s.flat.shape[1]):
+            f = s.flat[2 * own.flat + brief, k]
+            u = s.upright[2 * own.upright + brief, k]
+            s.drift[i, brief * s.flat.shape[1] + k] = wp.vec3(
+                own.pos[0] + f[0] * own.vel[0] + f[1] * own.acc[0],
+                own.pos[1] + f[0] * own.vel[1] + f[1] * own.acc[1],
+                own.pos[2] + u[0] * own.vel[2] + u[1] * own.acc[2],
+            )
+
+
+@wp.func
+def position_at(s: Search, i: int, own: Own, command: wp.vec3, brief: int, k: int) -> wp.vec3:
+    """Return drone i's predicted position at prediction step k, m; `brief` is 1 if the command ends in a stop."""
+    f = s.flat[2 * own.flat + brief, k][2]
+    u = s.upright[2 * own.upright + brief, k][2]
+    at = s.drift[i, brief * s.flat.shape[1] + k]
+    return wp.vec3(at[0] + f * command[0], at[1] + f * command[1], at[2] + u * command[2])

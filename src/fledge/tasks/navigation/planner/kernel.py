@@ -95,6 +95,7 @@ def update_memory(i: int, own: Own, seen: Seen, p: Planner, fresh: bool, top_spe
     own.patience = patience_of(i, own, p, fresh)
     own = when_it_acts(p.response, i, own)
     own.to_go = to_go(p.cost, i, own, own.pos)
+    clearance.predict_drift(p.search, i, own)
     own.further = clearance.further_margins(p.search, p.movers, i)
     own.reach = clearance.squared_reaches(p.search, p.movers, i, own.further)
     clearance.list_near_movers(p.search, p.movers, i, own, top_speed)
@@ -171,7 +172,7 @@ def ahead_of(p: Planner, i: int, own: Own, command: wp.vec3) -> wp.vec2:
     count = s.flat.shape[1] / STRIDE
     for n in range(count):
         k = n * STRIDE + STRIDE - 1
-        gaps = gaps_at(s, p.map, i, p.movers, own, position_at(s, own, command, 0, k), k)
+        gaps = gaps_at(s, p.map, i, p.movers, own, position_at(s, i, own, command, 0, k), k)
         if clearance.collides(gaps):
             return wp.vec2(float(n) / float(count), near)
         near = near + float(STRIDE) * nearness(s, gaps, k, 1.0)
@@ -202,7 +203,7 @@ def predict_around(p: Planner, i: int, own: Own, x: around, y: around, speed: fl
     count = s.flat.shape[1] / STRIDE
     for n in range(count):
         k = n * STRIDE + STRIDE - 1
-        base = position_at(s, own, wp.vec3(), 0, k)
+        base = position_at(s, i, own, wp.vec3(), 0, k)
         along = s.flat[2 * own.flat, k][2]
         share = float(n) / float(count)
         inside = clearance.is_within_heights(s, own, base[2])
@@ -250,7 +251,7 @@ def write_predictions(o: PlanBuffers, p: Planner, i: int, own: Own):
     o.kept[i, HOVER_NEAR] = hover[1] / (hover[1] + 1.0)
     for h in range(HEADINGS):
         command = wp.vec3(o.fast * x[h], o.fast * y[h], 0.0)
-        end = position_at(p.search, own, command, p.search.kinds - 1, p.search.flat.shape[1] - 1)
+        end = position_at(p.search, i, own, command, p.search.kinds - 1, p.search.flat.shape[1] - 1)
         at = AROUND + EACH * h
         o.kept[i, at] = fast.time[h]
         o.kept[i, at + 1] = slow.time[h]

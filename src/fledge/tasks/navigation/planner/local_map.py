@@ -107,6 +107,21 @@ def place_of(m: LocalMap, ix: int, iy: int) -> int:
     return (ix & last) * m.size + (iy & last)
 
 
+@wp.func_native("""
+#if !defined(__CUDACC__)
+    __builtin_prefetch(&wp::index(cells, i, at));
+#endif
+""")
+def fetch(cells: wp.array2d(dtype=cell), i: int, at: int):
+    """Start to load a cell into the processor's cache."""
+
+
+@wp.func
+def fetch_at(m: LocalMap, i: int, x: float, y: float):
+    """Start to load the cell at a point into the processor's cache."""
+    fetch(m.cells, i, place_of(m, to_cell(x), to_cell(y)))
+
+
 @wp.func
 def bands_between(low: float, high: float) -> wp.uint32:
     """Return a bit mask of the height bands that the heights from `low` to `high`, m, touch."""

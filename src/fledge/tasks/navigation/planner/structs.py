@@ -46,6 +46,7 @@ def map_range_m(env_cfg: NavigationConfig) -> float:
 def buffer_shapes(cfg: PlannerConfig, env_cfg: NavigationConfig) -> Shapes:
     """Return dtype and shape of each buffer for one drone, by name."""
     f32, i32, points = torch.float32, torch.int32, POINTS * POINTS
+    steps = round(cfg.horizon_s / cfg.step_s)
     return {
         "cells": (torch.int64, (2 * window_cells(map_range_m(env_cfg)) ** 2,)),
         "centre": (i32, (2,)),
@@ -62,7 +63,9 @@ def buffer_shapes(cfg: PlannerConfig, env_cfg: NavigationConfig) -> Shapes:
         "place": (f32, (NEAREST, 4)),
         "motion": (f32, (NEAREST, 4)),
         "unseen": (f32, (NEAREST,)),
-        "near": (i32, (round(cfg.horizon_s / cfg.step_s),)),
+        "near": (i32, (steps,)),
+        "drift": (f32, (2 * steps, 3)),
+        "last": (i32, ()),
         "planes": (f32, (num_planes(env_cfg) if cfg.guard else 0, 4)),
     }
 
@@ -139,7 +142,7 @@ def bind_planner(
         0.0 if env_cfg.tracks_movers else cfg.coast_s,
         env_cfg.dt_s * env_cfg.decimation,
     )
-    p.search, p.map, p.cost = make_search(cfg, env_cfg, device, hasten), m, w
+    p.search, p.map, p.cost = make_search(cfg, env_cfg, tensors, hasten), m, w
     p.decision_s, p.patience_s = env_cfg.dt_s * env_cfg.decimation, cfg.patience_s
     if tracker is not None:
         p.tracker = tracker
@@ -184,17 +187,22 @@ def bind_response(
     return r
 
 
-def make_search(cfg: PlannerConfig, env_cfg: NavigationConfig, device: torch.device, hasten: bool) -> clearance.Search:
-    """Return the data that all searches share: candidate commands, the drone's responses to commands, costs, limits."""
-    s, beams = clearance.Search(), env_cfg.collision is Collision.beams
+def make_search(
+    cfg: PlannerConfig, env_cfg: NavigationConfig, tensors: Mapping[str, torch.Tensor], hasten: bool
+) -> clearance.Search:
+    """Return the struct of the search: candidate commands, the drone's responses to commands, costs, limits, buffers."""
+    s, beams, device = bind(clearance.Search, tensors), env_cfg.collision is Collision.beams, tensors["cells"].device
     times = (np.arange(round(cfg.horizon_s / cfg.step_s)) + 1.0) * cfg.step_s
-    s.commands = array(responses.candidates(cfg), device, wp.vec3)
+    commands = responses.candidates(cfg)
+    s.commands = array(commands, device, wp.vec3)
+    padded = np.pad(commands, ((0, -len(commands) % clearance.BLOCK), (0, 0)))
+    s.blocks = array(padded.T.reshape(3, -1, clearance.BLOCK), device, clearance.commands)
     flat, up = responses.possible_rates(cfg)
     if hasten:
         flat, up = ([responses.hastened(rate)[0] for rate in rates] for rates in (flat, up))
     s.flat = array(responses.step_responses(cfg, flat), device, wp.vec3)
     s.upright = array(responses.step_responses(cfg, up), device, wp.vec3)
-    s.top_speed = float(np.linalg.norm(responses.candidates(cfg)[:, :2], axis=1).max())
+    s.top_speed = float(np.linalg.norm(commands[:, :2], axis=1).max())
     s.kinds = 2 if cfg.brief_s else 1
     s.price = array(cfg.margin_cost * np.exp(-times / cfg.fading_s), device)
     s.mover_price = array(cfg.mover_cost * np.exp(-times / cfg.fading_s), device)
