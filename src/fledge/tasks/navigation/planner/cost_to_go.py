@@ -12,6 +12,7 @@ from fledge.tasks.navigation.planner.local_map import (
     RINGS,
     LocalMap,
     bands_between,
+    fetch,
     in_every_ring,
     nearest_ring,
     place_of,
@@ -22,6 +23,7 @@ POINTS = 64
 SPACING_M = 0.2
 INV_SPACING = 1.0 / SPACING_M
 UNKNOWN = 1.0e6
+ROWS_EARLY = 2  # rows by which the map is loaded ahead
 NEAR_GOAL_M = 2.0 * SPACING_M  # paths from nearer points are straight
 
 line = wp.types.vector(length=POINTS, dtype=wp.float32)
@@ -75,6 +77,11 @@ def clear_grid(w: CostToGo, m: LocalMap, i: int, pos: wp.vec3, body: float):
         ix = to_cell(x)
         first = place_of(m, ix, 0)
         slow = line(costs[RINGS])
+        later = place_of(m, to_cell(x + float(ROWS_EARLY) * SPACING_M), 0)
+        c = left
+        while c < right:
+            fetch(m.cells, i, later + columns[c])
+            c = c + 2  # points in a line of the processor's cache
         if ix >= centre[0] - half and ix < centre[0] + half:
             c = left
             while c < right:
@@ -107,6 +114,17 @@ def relax_row(w: CostToGo, i: int, row: int, before: int) -> bool:
     while c < POINTS - 1:
         new[c] = less(less(old[c], side[c] + slow[c]), less(side[c - 1], side[c + 1]) + 1.41421356 * slow[c])
         c = c + 1
+    shorter = int(0)
+    changed = int(0)
+    c = int(1)
+    while c < POINTS - 1:
+        beside = less(new[c - 1], new[c + 1]) + slow[c]
+        shorter = shorter | wp.where(beside < new[c], 1, 0)
+        changed = changed | wp.where(new[c] < old[c], 1, 0)
+        c = c + 1
+    if shorter == 0:
+        w.rows[i, row] = new
+        return changed == 1
     # along the row in both directions at once
     right = line()
     left = line()
@@ -119,7 +137,6 @@ def relax_row(w: CostToGo, i: int, row: int, before: int) -> bool:
         high = less(new[POINTS - 1 - c], high + slow[POINTS - 1 - c])
         left[POINTS - 1 - c] = high
         c = c + 1
-    changed = int(0)
     c = int(1)
     while c < POINTS - 1:
         new[c] = less(left[c], right[c])

@@ -224,6 +224,15 @@ def is_new(m: LocalMap, i: int, seen: Seen, fresh: bool) -> bool:
 
 
 @wp.func
+def any_hit(seen: Seen, i: int, first: int, count: int) -> bool:
+    """Return whether any of `count` rays from number `first` on hits something."""
+    for n in range(count):
+        if seen.lidar[i, first + n] > 0.0:
+            return True
+    return False
+
+
+@wp.func
 def remember(m: LocalMap, i: int, seen: Seen, movers: Movers, own: Own, fresh: bool):
     """Add a scan to the map, from where the drone was when it was taken."""
     yaw = own.yaw
@@ -236,6 +245,8 @@ def remember(m: LocalMap, i: int, seen: Seen, movers: Movers, own: Own, fresh: b
         return
     elevations = seen.cosine.shape[0]
     for h in range(seen.azimuths):
+        if not any_hit(seen, i, h * elevations, elevations):
+            continue
         angle = yaw + TWO_PI * float(h) / float(seen.azimuths)
         dx = wp.cos(angle)
         dy = wp.sin(angle)
