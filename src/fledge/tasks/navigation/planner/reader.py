@@ -21,7 +21,7 @@ from fledge.tasks.navigation.sensing.observations import DYNAMIC_OBSTACLE
 from fledge.tasks.navigation.steering import read_by
 from fledge.tasks.navigation.tracking.tracker import MoverTracker
 
-SCRATCH = ("fresh", "slow", "planes")  # recomputed before they are read
+SCRATCH = ("fresh", "slow", "planes", "drift", "last")  # recomputed before they are read, or without effect on plans
 
 
 def plan_bytes(env_cfg: NavigationConfig) -> int:

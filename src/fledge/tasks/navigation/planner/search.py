@@ -11,9 +11,10 @@ A candidate is a velocity command that is held, or a brief command followed by a
 column, brief commands still make progress. The drone responds linearly, so its position after k prediction steps is
     pos + a_k * velocity + b_k * acceleration + c_k * command
 with three coefficients per step that are computed once for each possible response (`responses.py`); clearances come from
-`clearance.py`. Candidates are tried in a fixed order, the likely candidates first. A candidate is dropped as soon as its
-cost must exceed the lowest so far: by the straight line from its end to the goal, then by the path from there, then by a
-few of its prediction steps, and only then step by step. That changes no result: the first of equally cheap candidates wins.
+`clearance.py`. The last choice is tried first, then all candidates in a fixed order, the likely candidates first. A candidate
+is dropped as soon as its cost must exceed the lowest so far: by the straight line from its end to the goal, then by the path
+from there, then by a few of its prediction steps, and only then step by step. That changes no result: the first of equally
+cheap candidates wins.
 """
 
 import warp as wp
