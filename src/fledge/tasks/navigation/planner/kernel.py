@@ -18,6 +18,7 @@ from fledge.tasks.navigation.planner.local_map import (
     RINGS,
     LocalMap,
     bands_between,
+    fetch_at,
     in_every_ring,
     nearest_ring,
     place_of,
@@ -192,7 +193,7 @@ def predict_around(p: Planner, i: int, own: Own, x: around, y: around, speed: fl
     """Return predictions for level commands of one speed, m/s, in the directions (x, y).
 
     All directions advance together: at one prediction step they share height, height bands and list of movers, and their
-    reads of the map overlap.
+    reads of the map overlap; those of the next step are started early.
     """
     s = p.search
     time = around(1.0)
@@ -209,6 +210,11 @@ def predict_around(p: Planner, i: int, own: Own, x: around, y: around, speed: fl
         inside = clearance.is_within_heights(s, own, base[2])
         every = in_every_ring(bands_between(base[2] - s.reach_z, base[2] + s.reach_z))
         listed = p.movers.near[i, k]
+        later = wp.min(k + STRIDE, s.flat.shape[1] - 1)
+        flown = speed * s.flat[2 * own.flat, later][2]
+        for h in range(HEADINGS):
+            if time[h] == 1.0:
+                fetch_at(p.map, i, s.drift[i, later][0] + flown * x[h], s.drift[i, later][1] + flown * y[h])
         for h in range(HEADINGS):
             if time[h] == 1.0:
                 at = wp.vec3(base[0] + along * (speed * x[h]), base[1] + along * (speed * y[h]), base[2])
