@@ -33,6 +33,7 @@ from fledge.tasks.navigation.sensing import observe as sense
 from fledge.tasks.navigation.sensing.mover_beams import scan_movers
 from fledge.tasks.navigation.sensing.observations import OBSERVATIONS, POSE
 from fledge.tasks.navigation.sensing.rays import azimuths_deg, bin_deg, directions, elevations_deg
+from fledge.tasks.navigation.sensing.scan_boxes import scan_boxes
 from fledge.tasks.navigation.sensing.scan_columns import scan_columns
 from fledge.tasks.navigation.sensing.scan_rays import scan_rays
 from fledge.tasks.navigation.simulators.trail import ExternalFlight, no_trail
@@ -86,7 +87,7 @@ class NavigationEnv(WarpEnv):
         )
         self.beams = self._make_beams()
         # in object order, one thread per drone; a GPU needs more threads, and other sensors and worlds other rays
-        self.scans_columns = self.device.type == "cpu" and not (cfg.world or cfg.casts_single_rays)
+        self.scans_objects = self.device.type == "cpu" and not cfg.casts_single_rays
         n, ring = self.num_envs, cfg.randomize.latency_steps + 1
         track = (n, cfg.decimation + 1 if cfg.drones > 1 else 0)
         self.drones, self.state = allocate(Drones, {1: (n,), 2: (n, ring), "track": track}, self.device)
@@ -177,7 +178,9 @@ class NavigationEnv(WarpEnv):
         def observe_calls(only_ended: int) -> list[Call]:
             args = [only_ended, p, maps, beams, drones, result, obs]
             scan = scan_rays if cfg.casts_single_rays else sense.scan
-            calls = [Call(scan_columns, args)] if self.scans_columns else [Call(scan, args, cfg.lidar_azimuths)]
+            calls = [Call(scan, args, cfg.lidar_azimuths)]
+            if self.scans_objects:
+                calls = [Call(scan_boxes if cfg.world else scan_columns, args)]
             if cfg.lidar_sees_movers and not cfg.casts_single_rays:
                 calls.append(Call(scan_movers, args))
             if cfg.grid_map:

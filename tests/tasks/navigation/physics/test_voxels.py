@@ -66,7 +66,7 @@ def launch(kernel: Any, out: np.ndarray, *args: Any) -> np.ndarray:
 
 def packed(world: World) -> Any:
     none = Routes(np.zeros((1, 3), np.float32), np.zeros((1, 3), np.float32), np.zeros(1, np.float32), [])
-    return pack([world], [none], np.zeros(1, np.int32), torch.device("cpu"))
+    return pack([world], [none], np.zeros(1, np.int32), torch.device("cpu"), RANGE)
 
 
 @pytest.fixture(scope="module")

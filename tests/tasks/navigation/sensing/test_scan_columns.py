@@ -64,7 +64,7 @@ def beside_boxes(env: NavigationEnv, rng: np.random.Generator, chosen: slice, ap
 @pytest.mark.parametrize("settings", [{}, WALLS, ARENA, {"static_obstacles": 0}, {"lidar_range_m": 11.0}])
 def test_every_beam_equals_brute_force_anywhere_on_the_map(make: Make, settings: dict[str, Any]) -> None:
     env = make(**settings)
-    assert env.scans_columns
+    assert env.scans_objects
     rng = np.random.default_rng(1)
     spread = (6.0, 17.0) if settings is ARENA else (24.9, 24.9)
     pos = np.column_stack([rng.uniform(-1, 1, (DRONES, 2)) * spread, rng.uniform(0.2, 4.0, DRONES)])
@@ -122,7 +122,7 @@ def test_the_walk_over_the_grid_and_the_object_order_agree(make: Make) -> None:
     env = make()
     place(env, np.random.default_rng(6))
     boxes = look(env)
-    env.scans_columns = False
+    env.scans_objects = False
     env._bindings.clear()
     differ = np.abs(look(env) - boxes) > TOLERANCE_M
     assert differ.mean() < 2e-4  # beams that graze an edge

@@ -19,6 +19,7 @@ from fledge.core.machine import available_bytes
 from fledge.core.paths import path_hint
 from fledge.core.random import derive_seed
 from fledge.tasks.navigation.config import NavigationConfig
+from fledge.tasks.navigation.physics.near_boxes import NearBoxes, near_boxes
 from fledge.tasks.navigation.physics.paths import make_paths
 from fledge.tasks.navigation.physics.voxel_struct import Voxels
 from fledge.tasks.navigation.worlds.distance import chebyshev
@@ -90,7 +91,7 @@ class VoxelWorlds:
             else draw_routes(world, derive_seed(own_seed, n), ROUTES, clearance, HEIGHTS_M, shortest_route(world))
             for n, world in enumerate(self.worlds)
         ]
-        self.struct, self._kept = pack(self.worlds, self.routes, self.number, device)
+        self.struct, self._kept = pack(self.worlds, self.routes, self.number, device, cfg.lidar_range_m)
         self.scene = self.worlds[0].scene
         if self.scene is not None:
             movers = [world.scene.movers for world in self.worlds if world.scene]
@@ -153,9 +154,12 @@ def as_bricks(distance: np.ndarray) -> np.ndarray:
 
 
 def pack(
-    worlds: list[World], routes: list[Routes], number: np.ndarray, device: torch.device
+    worlds: list[World], routes: list[Routes], number: np.ndarray, device: torch.device, reach_m: float
 ) -> tuple[Voxels, dict[str, Any]]:
-    """Return worlds and routes as the struct for kernels, and the arrays that it points to."""
+    """Return worlds and routes as the struct for kernels, and the arrays that it points to.
+
+    `reach_m` is the range within which boxes are listed.
+    """
     count, most = len(worlds), max(world.solid.size for world in worlds)
     bricks = np.zeros(
         (count, max(math.prod(-(-size // 4) for size in world.solid.shape) for world in worlds)), np.uint8
@@ -167,10 +171,12 @@ def pack(
     if has_triangles:
         first = np.zeros((count, most + 1), np.int32)
     entries = triangles = 0
+    near: list[NearBoxes] = []
     for w, world in enumerate(worlds):
         size = world.solid.size
         distance = as_bricks(chebyshev(world.solid))
         cells[w, : len(distance)], bricks[w, : len(distance)] = distance, distance.min(axis=1)
+        has_surface = None
         if world.triangles is not None:
             begin, ids = cells_of_triangles(world.triangles, world.origin, world.solid.shape, world.cell_m)
             first[w, : size + 1] = begin + entries
@@ -178,6 +184,13 @@ def pack(
             vertices.append(world.triangles.reshape(-1, 3))
             entries += len(ids)
             triangles += len(world.triangles)
+            has_surface = (np.diff(begin) > 0).reshape(world.solid.shape)
+        near.append(near_boxes(world, has_surface, reach_m))
+    near_lists = np.zeros((count, max(len(boxes.lists) for boxes in near), 2), np.int32)
+    for w, boxes in enumerate(near):
+        entry = sum(len(other.faces) for other in near[:w])
+        near_lists[w, : len(boxes.lists)] = np.where(boxes.lists[:, 1:] < 0, boxes.lists, boxes.lists + entry)
+    corners = np.concatenate([boxes.corners for boxes in near])
     arrays: dict[str, tuple[np.ndarray, Any]] = {
         "world": (number, wp.int32),
         "cells": (cells.reshape(count, -1), wp.uint8),
@@ -188,6 +201,12 @@ def pack(
         "list_first": (first, wp.int32),
         "lists": (np.concatenate(lists), wp.int32),
         "vertices": (np.concatenate(vertices), wp.vec3),
+        "near": (near_lists, wp.vec2i),
+        "near_shape": (np.array([boxes.shape for boxes in near], np.int32), wp.vec2i),
+        "near_m": (np.array([boxes.side_m for boxes in near], np.float32), wp.float32),
+        "box_low": (corners[:, 0], wp.vec3),
+        "box_high": (corners[:, 1], wp.vec3),
+        "box_faces": (np.concatenate([boxes.faces for boxes in near]), wp.int32),
         "start": (np.stack([r.start for r in routes]), wp.vec3),
         "goal": (np.stack([r.goal for r in routes]), wp.vec3),
         "length": (np.stack([r.length for r in routes]), wp.float32),

@@ -44,14 +44,9 @@ def takes_part(i: int, only_ended: int, result: Result) -> bool:
     return only_ended == 0 or result.terminated[i] or result.truncated[i]
 
 
-@wp.kernel(enable_backward=False)
-def scan(first: int, only_ended: int, p: Params, maps: Maps, beams: Beams, drones: Drones, result: Result, obs: Obs):
-    """Write the observation `lidar`, one thread per azimuth; four elevations are cast together."""
-    tid = wp.tid()
-    i = first + tid / p.lidar_azimuths
-    h = tid - (i - first) * p.lidar_azimuths
-    if not takes_part(i, only_ended, result):
-        return
+@wp.func
+def scan_azimuth(i: int, h: int, p: Params, maps: Maps, beams: Beams, drones: Drones, obs: Obs):
+    """Write the beams of azimuth h of drone i; four elevations are cast together."""
     angle = yaw_of(drones.quat[i]) + TWO_PI * float(h) / float(p.lidar_azimuths)
     dx = wp.cos(angle)
     dy = wp.sin(angle)
@@ -67,6 +62,15 @@ def scan(first: int, only_ended: int, p: Params, maps: Maps, beams: Beams, drone
             v = 4 * g + k
             if v < p.elevations:
                 obs.lidar[i, h * p.elevations + v] = p.lidar_range_m - d[k]
+
+
+@wp.kernel(enable_backward=False)
+def scan(first: int, only_ended: int, p: Params, maps: Maps, beams: Beams, drones: Drones, result: Result, obs: Obs):
+    """Write the observation `lidar`, one thread per azimuth."""
+    tid = wp.tid()
+    i = first + tid / p.lidar_azimuths
+    if takes_part(i, only_ended, result):
+        scan_azimuth(i, tid - (i - first) * p.lidar_azimuths, p, maps, beams, drones, obs)
 
 
 @wp.func

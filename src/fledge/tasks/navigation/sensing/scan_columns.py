@@ -58,8 +58,10 @@ def covered(p: Params, head: wp.vec2, x0: float, y0: float, x1: float, y1: float
 
 
 @wp.func
-def see_box(i: int, p: Params, beams: Beams, pos: wp.vec3, head: wp.vec2, box: wp.vec4, top: float, obs: Obs):
-    """Shorten the beams of drone i that hit a box, given by its footprint and height."""
+def see_box(
+    i: int, p: Params, beams: Beams, pos: wp.vec3, head: wp.vec2, box: wp.vec4, bottom: float, top: float, obs: Obs
+):
+    """Shorten the beams of drone i that hit a box, given by its footprint and the heights of its bottom and top."""
     x0 = box[0] - pos[0]
     y0 = box[1] - pos[1]
     x1 = box[2] - pos[0]
@@ -94,6 +96,8 @@ def see_box(i: int, p: Params, beams: Beams, pos: wp.vec3, head: wp.vec2, box: w
                 s = enter
                 if pos[2] + enter * rise[0] >= top:  # above the box where it begins
                     s = wp.where(rise[0] < 0.0, (top - pos[2]) / rise[0], INF)
+                elif pos[2] + enter * rise[0] < bottom:
+                    s = wp.where(rise[0] > 0.0, (bottom - pos[2]) / rise[0], INF)
                 if s <= leave:
                     k = h * p.elevations + v
                     obs.lidar[i, k] = wp.max(obs.lidar[i, k], p.lidar_range_m - s / rise[1])
@@ -133,7 +137,7 @@ def scan_columns(
     slot = drones.slot[i]
     head = heading_of(drones.quat[i])
     see_ground(i, p, beams, pos, head, obs)
-    if cell_at(pos[0], pos[1]) < 0:  # off the map
+    if cell_at(pos[0], pos[1]) < 0 or head[0] != head[0]:  # off the map, or NaN
         return
     reach = p.lidar_range_m
     low = bucket_at(pos[1] - reach - LONG_M)
@@ -147,5 +151,5 @@ def scan_columns(
             end = row * SIDE + high + 1
         b = maps.columns.first[slot, begin]
         while b < maps.columns.first[slot, end]:
-            see_box(i, p, beams, pos, head, maps.columns.edges[slot, b], maps.columns.tops[slot, b], obs)
+            see_box(i, p, beams, pos, head, maps.columns.edges[slot, b], -INF, maps.columns.tops[slot, b], obs)
             b += 1
