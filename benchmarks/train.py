@@ -21,9 +21,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional as F
 
 from benchmarks.tables import machine_line, shown, table
 from benchmarks.turns import ratio, spread
+from fledge.agents.linear import linear_in_training
 from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import FledgeError, InputError
 from fledge.core.machine import default_threads, keep_freed_memory, machine_info
@@ -214,16 +216,18 @@ def torchrl_loop(num_envs: int, seed: int) -> Iterator[Callable[[int, int], Turn
         torch.set_num_threads(before)
 
 
-def matmul_peak(size: int = 1024, seconds: float = 1.0) -> float:
-    """Return the best float32 matrix-multiply rate of this machine with all cores, FLOP/s."""
+def matmul_peak(sizes: tuple[int, ...] = (256, 512, 1024), seconds: float = 1.0) -> float:
+    """Return the best float32 matrix-multiply rate of this machine with all cores, FLOP/s, by MKL or oneDNN."""
     threads = torch.get_num_threads()
     torch.set_num_threads(default_threads())
-    a, b = torch.randn(size, size), torch.randn(size, size)
     best, begun = 0.0, time.perf_counter()
+    pairs = [(torch.randn(1024, size), torch.randn(size, size), torch.zeros(size)) for size in sizes]
     while time.perf_counter() - begun < seconds:
-        start = time.perf_counter()
-        torch.mm(a, b)
-        best = max(best, 2 * size**3 / (time.perf_counter() - start))
+        for a, b, bias in pairs:
+            for product in (F.linear, linear_in_training):
+                start = time.perf_counter()
+                product(a, b, bias)
+                best = max(best, 2 * len(a) * b.numel() / (time.perf_counter() - start))
     torch.set_num_threads(threads)
     return best
 
@@ -248,6 +252,7 @@ def render(result: dict[str, Any]) -> list[Any]:
     return [
         machine_line(result["machine"], "end"),
         "NavRL's network and hyper-parameters. TorchRL: its collector, Conv2d, TensorDict minibatches.",
+        "Fledge: its default, one process per core with one torch thread each; all designs have the same cores.",
         speeds,
         faster,
         f"of peak: of {result['matmul_peak_gflops']:.0f} GFLOP/s, the best float32 matrix product with all cores here",

@@ -20,7 +20,8 @@ from fledge.storage import CheckpointHistory, RolloutStorage, rollouts
 from fledge.storage.history import history
 from fledge.tasks.registry import find_task
 from fledge.training.config import make_config
-from fledge.training.loop import train
+from fledge.training.learner_checks import OTHER_ROUNDING
+from fledge.training.loop import take_state, train
 from fledge.training.outputs import RunOutputs
 from fledge.training.ranks import Ranks
 from fledge.training.run import EXACT, TrainingState
@@ -106,6 +107,25 @@ def test_a_run_that_plans_goes_on_exactly_with_what_its_drones_remember() -> Non
     with running(*words) as run:
         assert run.load_state_dict(state) == EXACT
         assert all_equal(weights_after(run, 2), ours)
+
+
+@pytest.mark.parametrize("algo", ["ppo", "sac"])
+def test_a_run_of_a_version_that_rounds_otherwise_is_told_so(algo: str) -> None:
+    state = saved(f"algo={algo}")
+    with running(f"algo={algo}") as run:
+        assert take_state(run, copy.deepcopy(state), True) == "Resumed at iteration 6/10; continues bit for bit."
+    del state["rounding"]  # as in states of earlier versions
+    with running(f"algo={algo}") as run:
+        told = take_state(run, copy.deepcopy(state), True)
+        assert told == f"Resumed at iteration 6/10; continues from its saved state. {OTHER_ROUNDING}"
+        assert "\n" not in told
+        again = run.state_dict()
+    with running(f"algo={algo}") as run:
+        assert OTHER_ROUNDING not in take_state(run, again, True), "once: what follows is computed by this version"
+    with running(f"algo={algo}", "seed=3") as run:
+        told = take_state(run, copy.deepcopy(state), True)
+        assert "continues with" in told
+        assert told.endswith(OTHER_ROUNDING)
 
 
 def test_settings_that_change_nothing_keep_it_exact() -> None:

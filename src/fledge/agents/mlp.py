@@ -7,10 +7,12 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from fledge.agents.linear import Linear
+
 
 def linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
     """Return a linear layer with orthogonal initial weights, scaled by `gain`, and zero bias."""
-    layer = nn.Linear(inputs, outputs)
+    layer = Linear(inputs, outputs)
     nn.init.orthogonal_(layer.weight, gain=gain)
     nn.init.zeros_(layer.bias)
     return layer

@@ -20,6 +20,13 @@ from fledge.learn.registry import ALGORITHMS
 
 SHOW_ALL = "On the command line, --debug shows the traceback."
 
+# number of the rounding that this version trains with, part of a saved state; states of versions before have none
+ROUNDING = 2
+OTHER_ROUNDING = (
+    "An earlier version saved it: PPO's loss, linear layers and NavRL's LiDAR encoder round differently since then, so the "
+    "continuation is not bit for bit what that version would have computed."
+)
+
 
 def check_recurrent(policy: BaseAgent, learner: type[Learner], algo: str, is_compiled: bool) -> None:
     """Raise ConfigError if a policy is recurrent, and the learner cannot train that or the policy is to be compiled."""

@@ -20,7 +20,7 @@ from fledge.core.machine import keep_freed_memory
 from fledge.monitor import PerformanceMonitor
 from fledge.tasks.base import Task
 from fledge.training.config import TrainConfig
-from fledge.training.learner_checks import check_weights
+from fledge.training.learner_checks import OTHER_ROUNDING, ROUNDING, check_weights
 from fledge.training.nan_dump import dump_update
 from fledge.training.outputs import RunOutputs
 from fledge.training.ranks import Ranks
@@ -135,8 +135,12 @@ def take_state(run: TrainingState, state: dict[str, Any] | None, resume: bool) -
     how = run.load_state_dict(state)
     if how != EXACT:
         run.learner.schedule(run.progress)
+    note = ""
+    if state.get("rounding", 1) < ROUNDING:
+        how = "from its saved state" if how == EXACT else how
+        note = f" {OTHER_ROUNDING}"
     end = " It has finished: raise total_frames to continue." if run.finished else ""
-    return f"Resumed at iteration {run.iteration}/{run.total_iterations}; continues {how}.{end}"
+    return f"Resumed at iteration {run.iteration}/{run.total_iterations}; continues {how}.{note}{end}"
 
 
 @contextlib.contextmanager

@@ -39,7 +39,7 @@ from fledge.tasks.base import Task, check_env
 from fledge.tasks.registry import find_task
 from fledge.training.config import RENAMED, CollectMode, TrainConfig
 from fledge.training.curriculum import make_curriculum
-from fledge.training.learner_checks import check_recurrent, check_report, check_state, learner_error
+from fledge.training.learner_checks import ROUNDING, check_recurrent, check_report, check_state, learner_error
 from fledge.training.live import FrameCapture, RecordingWrapper
 from fledge.training.rank_parts import RankParts
 from fledge.training.ranks import Ranks
@@ -56,8 +56,7 @@ class TrainingState:
         self.task = task or find_task(cfg.task)
         self.cfg, self.ranks = cfg, ranks
         self.device = pick_device(cfg.device, torch.cuda.device_count(), ranks.local)
-        self.settings = flat_settings(cfg)
-        self.parts = RankParts(ranks)
+        self.settings, self.parts = flat_settings(cfg), RankParts(ranks)
         self.iteration = self.frames = 0
         self.seconds = self.seconds_before = 0.0  # of training in all sessions, and in those before this one
         # All ranks build the same weights, then draw their own actions and minibatches.
@@ -172,6 +171,7 @@ class TrainingState:
             "policy": self.description,
             "world": {"env": env, "decision_s": self.envs[0].decision_s},
             "config": self.settings,
+            "rounding": ROUNDING,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> str:

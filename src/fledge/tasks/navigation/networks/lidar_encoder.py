@@ -9,7 +9,8 @@ then one contiguous block of rows, and all windows are one overlapping view, so 
 nothing copied or gathered, forward or backward. Layers write into the middle of zero-padded buffers, which the next
 layer reads.
 
-Parameters keep Conv2d's shapes, so NavRL's weights load unchanged.
+Training on a CPU computes the same in native code (`lidar_native`), in a quarter of the time. Parameters keep Conv2d's
+shapes, so NavRL's weights load unchanged.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from fledge.agents.linear import linear_in_training, trains_natively
 
 TAPS = 5  # azimuth taps of every layer
 PAD = 2  # azimuths of zero padding on either side
@@ -160,9 +163,18 @@ class LidarEncoder(nn.Module):
         self.norm = nn.LayerNorm(128)
 
     def forward(self, lidar: Tensor) -> Tensor:
+        # Conv2d flattens as (channel, azimuth, elevation), this encoder as (azimuth, channel, elevation), or natively as
+        # (azimuth, elevation, channel)
+        weight = self.linear.weight.view(128, 16, 9, 2)
+        if trains_natively(self, lidar) and not lidar.requires_grad:
+            from fledge.tasks.navigation.networks.lidar_native import NativeConvs
+
+            parts = [part for conv in self.convs for part in (conv.weight, conv.bias)]
+            x = NativeConvs.apply(lidar, self.convs[0].table, *parts)
+            weight = weight.permute(0, 2, 3, 1).reshape(128, 288)
+            return self.norm(linear_in_training(x, weight, self.linear.bias))
         layers = [part for conv in self.convs for part in conv.folded()]  # type: ignore[operator]
         strides = tuple(conv.stride for conv in self.convs)
         x = _EluConvs.apply(lidar.t().contiguous(), strides, *layers)
-        # Conv2d flattens as (channel, azimuth, elevation), this encoder as (azimuth, channel, elevation): permute
-        weight = self.linear.weight.view(128, 16, 9, 2).permute(0, 2, 1, 3).reshape(128, 288)
+        weight = weight.permute(0, 2, 1, 3).reshape(128, 288)
         return self.norm(torch.addmm(self.linear.bias[:, None], weight, x).t())

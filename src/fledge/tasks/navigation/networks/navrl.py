@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from fledge.agents.actor_critic import ActorCritic, ValueNorm
 from fledge.agents.base import BaseAgent, Exported, Obs
 from fledge.agents.distributions import BetaHead, Params
+from fledge.agents.linear import Linear
 from fledge.core.errors import FledgeError, FormatError
 from fledge.storage import load_checkpoint
 from fledge.tasks.navigation.networks.feature_policy import READ, VELOCITY, example_flight
@@ -45,8 +46,8 @@ def navrl_key(ours: str) -> str:
     return f"{NAVRL_PREFIXES[module]}.{entry}"
 
 
-def mlp_block(inputs: int, outputs: int) -> list[nn.Module]:
-    return [nn.Linear(inputs, outputs), nn.LeakyReLU(), nn.LayerNorm(outputs)]
+def mlp_block(inputs: int, outputs: int, linear: type[nn.Linear] = nn.Linear) -> list[nn.Module]:
+    return [linear(inputs, outputs), nn.LeakyReLU(), nn.LayerNorm(outputs)]
 
 
 class NavRLNetwork(nn.Module):
@@ -133,8 +134,8 @@ class NavRLActorCritic(ActorCritic):
     def __init__(self) -> None:
         super().__init__()
         self.lidar = LidarEncoder()
-        self.obstacles = nn.Sequential(*mlp_block(DYNAMIC_OBSTACLE.size(), 128), *mlp_block(128, 64))
-        self.trunk = nn.Sequential(*mlp_block(200, 256), *mlp_block(256, 256))
+        self.obstacles = nn.Sequential(*mlp_block(DYNAMIC_OBSTACLE.size(), 128, Linear), *mlp_block(128, 64, Linear))
+        self.trunk = nn.Sequential(*mlp_block(200, 256, Linear), *mlp_block(256, 256, Linear))
         self.head = BetaHead(256, VELOCITY)
         self.critic = nn.Linear(256, 1)
         for layer in (self.head.alpha, self.head.beta, self.critic):
