@@ -51,8 +51,16 @@ NUMBERS: dict[str, tuple[type, float, float, float, str]] = {
     "planner.fading_s": (float, 0, 1e6, 2.0, ABOVE),
     "planner.crash_cost": (float, 0, 1e6, 100.0, ABOVE),
     "planner.crash_relief": (float, 0, 1e6, 20.0, ""),
+    "planner.depth_cost": (float, 0, 1e6, 0.0, ""),
     "planner.patience_s": (float, 0, 1e6, 2.0, ""),
+    "planner.identify": (bool, 0, 1, 0, ""),
+    "planner.hasten": (bool, 0, 1, 0, ""),
+    "planner.gain": (float, 0, 100, 2.2, ABOVE),
+    "planner.damping": (float, 0, 10, 0.2, ""),
     "planner.lag_s": (float, 0, 1, 0.15, ""),
+    "planner.climb_gain": (float, 0, 100, 2.2, ABOVE),
+    "planner.climb_lag_s": (float, 0, 1, 0.03, ""),
+    "planner.delay_s": (float, 0, 1, 0.0, ""),
     "planner.ways_every": (int, 0, 1000000, 5, ""),
     "planner.narrow": (float, 0, 1000, 1.0, ""),
     "planner.alarm_s": (float, 0, 1000, 1.5, ABOVE),
@@ -64,17 +72,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "collision": ("cylinder", "sphere", "beams"),
     "movers_from": ("detector", "lidar"),
 }
-# Settings of the simulator's planner that this one computes with one value only; `hasten` has no effect without `identify`.
-ONLY: dict[str, float] = {
-    "planner.depth_cost": 0.0,
-    "planner.identify": False,
-    "planner.gain": 2.2,
-    "planner.damping": 0.2,
-    "planner.climb_gain": 2.2,
-    "planner.climb_lag_s": 0.03,
-    "planner.delay_s": 0.0,
-}
-IGNORED = ("planner.hasten",)
 ELEVATIONS = "lidar_elevations_deg"
 AGAIN = "The contract was changed or is damaged: export the policy again."
 
@@ -98,13 +95,7 @@ def read_settings(given: Mapping[str, Any]) -> dict[str, Any]:
             settings[name] = number(name, value)
         elif name in CHOICES:
             settings[name] = choice(name, value)
-        elif name in ONLY:
-            if value != ONLY[name]:
-                raise ContractError(
-                    f"{name} is {value!r}, but the planner of this fledge-runtime computes {ONLY[name]!r} only: set it so and "
-                    "deploy the policy again, or update fledge-runtime."
-                )
-        elif name.startswith("planner.") and name not in IGNORED:
+        elif name.startswith("planner."):
             raise ContractError(f"{name} is not a setting of this version's planner: update fledge-runtime.")
     if ELEVATIONS in given:
         settings[ELEVATIONS] = elevations(given[ELEVATIONS])

@@ -15,6 +15,7 @@ from fledge.core.settings import flat_settings
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.metrics import PRESETS
+from fledge.tasks.navigation.planner.pilot import PlannerPilot
 from fledge.tasks.navigation.planner.reader import PlanReader
 from fledge.tasks.policy_loader import load_policy
 from fledge_runtime.planner import Planner
@@ -82,6 +83,28 @@ def compare(
         over = (out["terminated"] | out["truncated"]).numpy()
         found.ended += int(over.sum())
         for i in np.flatnonzero(over):
+            planners[i].reset()
+    env.close()
+    return found
+
+
+def compare_alone(
+    cfg: NavigationConfig, steps: int, make: Callable[[dict[str, Any]], Planner], seed: int = 5
+) -> Agreement:
+    """Fly the scripted policy `planner`, and compare its commands with those of one planner for each drone."""
+    env, found, agent = NavigationEnv(cfg, seed=seed, num_threads=1), Agreement(), PlannerPilot(cfg.planner, cfg)
+    planners = [make(flat_settings(cfg)) for _ in range(cfg.num_envs)]
+    out = env.reset()
+    for _ in range(steps):
+        command = agent.command(out["obs"])
+        for i, planner in enumerate(planners):
+            planner.step({name: values[i].numpy() for name, values in out["obs"].items()})
+            found.add(planner.command, command[i].numpy())
+        out = env.step(agent.as_action(command))
+        over = out["terminated"] | out["truncated"]
+        agent.reset(over)
+        found.ended += int(over.sum())
+        for i in np.flatnonzero(over.numpy()):
             planners[i].reset()
     env.close()
     return found

@@ -17,7 +17,7 @@ from fledge.tasks.navigation.planner.kernel import PLAN_WIDTH
 from fledge_runtime import native, planner, planner_settings
 from fledge_runtime.errors import ContractError, InputError
 from fledge_runtime.planner import NativePlanner, Planner, declare
-from fledge_runtime.planner_settings import CHOICES, ELEVATIONS, IGNORED, NUMBERS, ONLY, read_settings
+from fledge_runtime.planner_settings import CHOICES, ELEVATIONS, NUMBERS, read_settings
 from tests.runtime.planner.flights import record, replay, world
 
 Rows = list[dict[str, np.ndarray]]
@@ -38,8 +38,7 @@ def test_defaults_are_those_of_the_simulator() -> None:
     read = read_settings({})
     assert planner.PLAN_WIDTH == PLAN_WIDTH
     assert {**{name: env[name] for name in (*NUMBERS, *CHOICES, ELEVATIONS)}, "world": False} == read
-    assert {name for name in env if name.startswith("planner.")} <= {*read, *ONLY, *IGNORED}
-    assert {name: env[name] for name in ONLY} == ONLY
+    assert {name for name in env if name.startswith("planner.")} <= {*read}
 
 
 def test_the_library_has_the_same_settings_with_the_same_limits(library: ctypes.CDLL) -> None:
@@ -67,6 +66,9 @@ def test_the_library_has_the_same_settings_with_the_same_limits(library: ctypes.
     [
         ({"planner.margin_m": 0.6}, "planner.margin_m is 0.6, but must be a number, above 0 and at most 0.5"),
         ({"planner.headings": 2.5}, "planner.headings is 2.5, but must be a whole number"),
+        ({"planner.identify": 2}, "planner.identify is 2, but must be true or false"),
+        ({"planner.depth_cost": -1.0}, "planner.depth_cost is -1.0, but must be a number, at least 0"),
+        ({"planner.gain": 0.0}, "planner.gain is 0.0, but must be a number, above 0"),
         ({"planner.guard": "yes"}, "planner.guard is 'yes', but must be true or false"),
         ({"planner.fast": float("nan")}, "planner.fast is nan"),
         ({"planner.horizon_s": 20.0, "planner.step_s": 0.01}, "2 to 1000 times planner.step_s"),
@@ -170,7 +172,7 @@ def test_without_flown_the_planner_assumes_its_own_command(engine: str, rows: Ro
     for row in rows:
         row = {name: value for name, value in row.items() if name != "flown"}
         expected = other.step({**row, "flown": last})["plan"]
-        np.testing.assert_array_equal(ours.step(row)["plan"], expected)
+        np.testing.assert_allclose(ours.step(row)["plan"], expected, atol=1e-4)
         np.testing.assert_allclose(np.clip(ours.command / 2.0, -1.0, 1.0), expected[:3], atol=1e-6)
         last = 0.5 * expected[:3] + 0.5
 
@@ -249,11 +251,3 @@ def test_a_cpp_program_gets_the_same_plan_and_exceptions(tmp_path: Path) -> None
     np.testing.assert_array_equal([np.float32(float.fromhex(line)) for line in lines[:135]], ours.step(obs)["plan"])
     assert lines[135] == "planner.margin_m is 2, but must be above 0 and at most 0.5."
     assert lines[136] == "lidar must have 144 numbers, got 1."
-
-
-def test_settings_that_the_runtime_does_not_compute_are_refused_by_name():
-    assert read_settings({"planner.identify": False, "planner.gain": 2.2})["planner.headings"] == 32
-    with pytest.raises(
-        ContractError, match=r"planner.depth_cost is 200.0, but the planner of this fledge-runtime computes 0.0"
-    ):
-        read_settings({"planner.depth_cost": 200.0})

@@ -11,7 +11,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 LIBRARY = {"win32": "fledge_planner.dll", "darwin": "libfledge_planner.dylib"}.get(sys.platform, "libfledge_planner.so")
-ABI = 1
+ABI = 2
 # no fused products: they round differently from the simulator
 FLAGS = ("-std=c99", "-O2", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden", "-DFLEDGE_PLANNER_BUILD")
 

@@ -33,7 +33,7 @@
 extern "C" {
 #endif
 
-#define FLEDGE_PLANNER_ABI 1
+#define FLEDGE_PLANNER_ABI 2
 
 enum {
     FLEDGE_STATE = 8,      /* unit vector to the goal, horizontal and vertical distance to it, velocity */
@@ -71,6 +71,8 @@ typedef struct fledge_settings {
     double planner_skin_m, planner_margin_m, planner_margin_cost, planner_mover_margin_m, planner_fast_mover_s;
     double planner_mover_cost, planner_coast_s, planner_fading_s, planner_crash_cost, planner_crash_relief;
     double planner_patience_s, planner_lag_s, planner_narrow, planner_alarm_s;
+    int planner_identify, planner_hasten;
+    double planner_depth_cost, planner_gain, planner_damping, planner_climb_gain, planner_climb_lag_s, planner_delay_s;
 } fledge_settings;
 
 /* Observations of one decision. */
@@ -81,7 +83,7 @@ typedef struct fledge_input {
     const float *dynamic_obstacle; /* [5 * 10]; NULL with movers_from=lidar */
     const float *pose;             /* [2] */
     const float *attitude;         /* [2] with lidar_tilts, else NULL */
-    const float *flown;            /* [3] action flown since the last decision, 0 to 1; NULL: the planner's own command */
+    const float *flown;            /* [3] action flown since the last decision, 0 to 1; NULL: the planner's own command, unrounded */
 } fledge_input;
 
 /* Results of one decision; a NULL is not written. */

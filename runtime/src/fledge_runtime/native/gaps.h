@@ -49,7 +49,7 @@ static inline gaps gaps_inside(const fledge_planner *p, const own_state *own, ve
     const search_data *q = &p->search;
     float mover = FAR, less = 0.0f;
     int listed = p->movers.near[k];
-    if (listed) nearest_mover(&p->movers, own, at, (float)(k + 1) * q->step_s, listed, &mover, &less);
+    if (listed) nearest_mover(&p->movers, own, at, own->lead + (float)(k + 1) * q->step_s, listed, &mover, &less);
     gaps g = {column_gap(q, &p->map, at.x, at.y, every) - own->body_columns, mover - own->body_movers, less};
     return g;
 }

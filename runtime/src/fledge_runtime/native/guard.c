@@ -107,32 +107,34 @@ static vec3 safest(const vec4 *planes, int count, vec3 wanted, float limit) {
 static vec4 mover_plane(const guard_data *g, const mover_list *movers, int k, const own_state *own, vec3 wanted) {
     vec4 place = movers->place[k], motion = movers->motion[k];
     vec3 vel = vec(motion.x, motion.y, motion.z);
-    float away = place.z - own->pos.z, up = away - clamp(away, -motion.w, motion.w);
+    float away = place.z + own->lead * vel.z - own->pos.z, up = away - clamp(away, -motion.w, motion.w);
     if (up == 0.0f) vel.z = 0.0f;
-    vec3 p = add(vec(place.x - own->pos.x, place.y - own->pos.y, up), scale(sub(vel, own->vel), g->lag));
+    vec3 p = vec(place.x + own->lead * vel.x - own->pos.x, place.y + own->lead * vel.y - own->pos.y, up);
+    p = add(p, scale(sub(vel, own->vel), g->lag + own->slower));
     return half_space(p, sub(wanted, vel), wanted, g->body + place.w, g->horizon - g->lag, g->step_s);
 }
 
 /* Write the half-space for the nearest LiDAR hit at azimuth h; return false if there is no hit. */
 static bool beam_plane(const guard_data *g, const sensor *seen, const readings *r, vec4 turn, int h, const own_state *own,
                        vec3 wanted, vec4 *plane) {
-    float angle = own->yaw + TWO_PI * (float)h / (float)seen->azimuths, nearest = FAR;
+    float angle = own->yaw + TWO_PI * (float)h / (float)seen->azimuths, nearest = FAR, height = own->pos.z - own->moved.z;
     vec3 p = vec(0.0f, 0.0f, 0.0f);
     for (int v = 0; v < seen->elevations; v++) {
         float value = r->lidar[h * seen->elevations + v], d = seen->range_m - value;
         if (!(value > 0.0f && d < nearest)) continue;
         if (seen->ray) {
             vec3 hit = scale(rotate(turn, seen->ray[h * seen->elevations + v]), d);
-            if (!(own->pos.z + hit.z > GROUND_M + seen->angle_error * hypot2(hit.x, hit.y))) continue;
+            if (!(height + hit.z > GROUND_M + seen->angle_error * hypot2(hit.x, hit.y))) continue;
             p = hit;
         } else {
-            if (!(own->pos.z + d * seen->sine[v] > GROUND_M)) continue;
+            if (!(height + d * seen->sine[v] > GROUND_M)) continue;
             p = scale(vec(seen->cosine[v] * cosf(angle), seen->cosine[v] * sinf(angle), seen->sine[v]), d);
         }
         nearest = d;
     }
     if (nearest == FAR) return false;
-    *plane = half_space(sub(p, scale(own->vel, g->lag)), wanted, wanted, g->body, g->near_horizon - g->lag, g->step_s);
+    p = sub(sub(p, own->moved), scale(own->vel, g->lag + own->slower));
+    *plane = half_space(p, wanted, wanted, g->body, g->near_horizon - g->lag, g->step_s);
     return plane->x != 0.0f || plane->y != 0.0f || plane->z != 0.0f;
 }
 
@@ -147,7 +149,7 @@ vec3 fp_guarded(fledge_planner *p, const readings *r, const own_state *own, vec3
     vec4 turn = fp_sensor_turn(seen, r, own->yaw);
     for (int h = 0; h < seen->azimuths; h++)
         if (beam_plane(g, seen, r, turn, h, own, command, &g->planes[count])) count++;
-    float coasting = own->pos.z + g->lag * own->vel.z, ahead = g->near_horizon - g->lag;
+    float coasting = own->pos.z + (g->lag + own->slower) * own->vel.z, ahead = g->near_horizon - g->lag;
     vec4 down = {0.0f, 0.0f, 1.0f, least((g->floor - coasting) / ahead, 0.5f)};
     vec4 up = {0.0f, 0.0f, -1.0f, least((coasting - g->ceiling) / ahead, 0.5f)};
     g->planes[count++] = down;

@@ -69,10 +69,3 @@ void fp_track_movers(mover_list *movers, const search_data *q, const float *rows
         movers->unseen[row] = old.unseen[k];
     }
 }
-
-/* Return the predicted acceleration at the next decision, m/s², if the drone flies this command until then. */
-vec3 fp_predicted_acc(const responses *f, vec3 vel, vec3 acc, vec3 command) {
-    vec3 a = f->next[0], u = f->next[1];
-    return vec(a.x * vel.x + a.y * acc.x + a.z * command.x, a.x * vel.y + a.y * acc.y + a.z * command.y,
-               u.x * vel.z + u.y * acc.z + u.z * command.z);
-}

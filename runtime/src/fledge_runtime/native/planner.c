@@ -52,8 +52,8 @@ int fledge_planner_create(const fledge_settings *s, fledge_planner **planner, ch
 
 void fledge_planner_destroy(fledge_planner *p) {
     if (!p) return;
-    void *owned[] = {p->search.commands, p->search.response.flat, p->search.response.upright, p->search.price,
-                     p->search.mover_price, p->sensor.ray, p->sensor.cosine, p->sensor.sine, p->map.cells, p->movers.near,
+    void *owned[] = {p->search.commands, p->search.flat, p->search.upright, p->search.price, p->search.mover_price, p->response.sent,
+                     p->sensor.ray, p->sensor.cosine, p->sensor.sine, p->map.cells, p->movers.near,
                      p->guard.planes, p->tracker.scan, p->tracker.grid, p->tracker.free, p->tracker.returns};
     for (size_t k = 0; k < sizeof owned / sizeof *owned; k++) free(owned[k]);
     free(p);
@@ -115,10 +115,16 @@ static vec3 flown_command(const fledge_planner *p, const float *action) {
 }
 
 /* Update the memory with the present observations, choose a command, and write the plan. */
-static vec3 decide(fledge_planner *p, const readings *r, const float *flown, bool fresh, float *plan) {
+static vec3 decide(fledge_planner *p, const readings *r, vec3 flown, bool fresh, float *plan) {
     const search_data *q = &p->search;
     own_state own = fp_read_own(r);
-    if (!fresh) own.acc = fp_predicted_acc(&q->response, p->vel, p->acc, flown_command(p, flown));
+    if (!fresh) {
+        fp_note_command(&p->response, flown);
+        own.acc = fp_predicted_acc(&p->response, p->vel, p->acc);
+    }
+    fp_identify(&p->response, &own, fresh);
+    p->vel = own.vel;
+    p->acc = own.acc;
     p->map.fresh = fresh;
     fp_track_movers(&p->movers, q, r->rows, own.pos, fresh);
     if (p->tracker.on)
@@ -126,19 +132,18 @@ static vec3 decide(fledge_planner *p, const readings *r, const float *flown, boo
     else
         fp_map_remember(&p->map, &p->sensor, r, &p->movers, &own, fresh);
     fp_update_cost(&p->cost, &p->map, own.pos, q->reach_z, fresh);
-    own.to_go = fp_to_go(&p->cost, &own, own.pos);
     own.patience = patience_of(p, own.pos, fresh);
+    fp_advance(&p->response, &own);
+    own.to_go = fp_to_go(&p->cost, &own, own.pos);
     fp_prepare_search(p, &own, most(q->top_speed, most(q->fast, q->slow)));
     choice chosen = fp_cheapest(p, &own);
-    vec3 command = fp_guarded(p, r, &own, chosen.command);
+    vec3 command = fp_hastened(&p->response, &own, fp_guarded(p, r, &own, chosen.command));
     plan[0] = clamp(command.x / q->limit, -1.0f, 1.0f);
     plan[1] = clamp(command.y / q->limit, -1.0f, 1.0f);
     plan[2] = clamp(command.z / q->limit, -1.0f, 1.0f);
     plan[3] = chosen.cost / (fabsf(chosen.cost) + USUAL_COST);
     plan[4] = (float)chosen.brief;
     fp_write_predictions(p, &own, plan);
-    p->vel = own.vel;
-    p->acc = own.acc;
     return command;
 }
 
@@ -159,8 +164,7 @@ int fledge_planner_step(fledge_planner *p, const fledge_input *in, fledge_output
         r.rows = p->tracker.rows;
     }
     float plan[FLEDGE_PLAN];
-    vec3 command = decide(p, &r, in->flown ? in->flown : p->flown, fresh, plan);
-    for (int k = 0; k < 3; k++) p->flown[k] = 0.5f * plan[k] + 0.5f;
+    vec3 command = p->command = decide(p, &r, in->flown ? flown_command(p, in->flown) : p->command, fresh, plan);
     if (out->plan) memcpy(out->plan, plan, sizeof plan);
     if (out->movers) memmove(out->movers, r.rows, FLEDGE_MOVERS * FLEDGE_MOVER * sizeof *r.rows);
     if (out->command) {

@@ -27,30 +27,41 @@
 #define TRACKS 16
 #define CLUSTERS 32
 #define MAX_STEPS 1000
+#define RATES 11 /* at most; the given one and those of responses.c */
+#define DELAYS 5
 
-/* How the drone responds to a velocity command v*: v' = a - damping v, a' = (gain (v* - v) - a) / lag. */
+/* Hypotheses about how the drone responds to commands, and their state. The given response is the first, and the only one unless
+ * `on`. In shapes: M delays, F horizontal, U vertical rates. */
 typedef struct {
-    double gain, damping, lag_s, vertical_lag_s;
-} response_model;
-
-/* How a response moves the drone: coefficients of velocity, acceleration and command. */
-typedef struct {
-    vec3 *flat;    /* [2, T] in the horizontal position at each prediction step, for held and for brief commands */
-    vec3 *upright; /* [2, T] in the vertical position */
-    vec3 next[2];  /* in the acceleration at the next decision: horizontal, vertical */
-    vec3 furthest; /* largest coefficients of the horizontal position within the horizon */
-} responses;
+    bool on, hasten;
+    int num_delays, num_flat, num_up; /* M, F, U */
+    int longest;                      /* of the delays */
+    int delays[DELAYS];               /* [M] decisions */
+    float keep, decision_s, limit;
+    vec3 flat[RATES][3];      /* [F, 3] position's change, velocity and acceleration after a decision, ... */
+    vec3 upright[RATES][3];   /* [U, 3] ... per velocity, acceleration and command before it */
+    vec2 flat_shape[RATES];   /* [F] exaggeration of commands */
+    vec2 up_shape[RATES];     /* [U] */
+    float slower[RATES];      /* [F] s: how much longer than usual a velocity takes to follow */
+    vec3 *sent;               /* [longest + 1] m/s: commands flown, the last one first */
+    vec4 flat_state[DELAYS * RATES]; /* [M * F] velocity and acceleration, x and y */
+    float flat_score[DELAYS * RATES];
+    vec2 up_state[DELAYS * RATES];   /* [M * U] */
+    float up_score[DELAYS * RATES];
+} response_data;
 
 typedef struct {
     int steps;    /* T */
     int count;    /* C */
     vec3 *commands; /* [C] m/s, x to the goal */
-    responses response;
+    vec3 *flat;    /* [2 F, T] coefficients of velocity, acceleration and command in the horizontal position: of each rate, ... */
+    vec3 *upright; /* [2 U, T] ... for held and for brief commands; in the vertical position */
+    vec3 furthest; /* largest coefficients of the horizontal position within the horizon */
     int kinds;             /* 2 with brief commands, else 1 */
     float *price;          /* [T] cost per metre of clearance missing to static obstacles */
     float *mover_price;    /* [T] to movers */
     float ring_m[RINGS + 1];
-    float step_s, body, skin, reach_z, margin, mover_margin, fast_mover_s, crash_cost, crash_relief, goal_radius;
+    float step_s, body, skin, reach_z, margin, mover_margin, fast_mover_s, crash_cost, crash_relief, depth_cost, goal_radius;
     float floor, ceiling, gain, least_crash, top_speed;
     float decision_s, patience_s, coast_s, mover_late_s, box_width;
     float fast, slow, limit, brief_m; /* of the plan */
@@ -99,6 +110,10 @@ typedef struct {
     float further[NEAREST];       /* m: clearance from each mover that is desired because it is fast */
     float reach[NEAREST];         /* m²: squared distance at which a mover ceases to have an effect; 0 in an empty row */
     float patience;
+    int delay, flat, upright; /* its response to commands, as indices in response_data */
+    float slower;             /* s: how much longer than usual its velocity takes to follow */
+    float lead;               /* s: pos, vel and acc are those after this time, when a new command takes effect */
+    vec3 moved;               /* m: flown in that time */
 } own_state;
 
 /* Parameters of the velocity obstacles. */
@@ -160,10 +175,11 @@ struct fledge_planner {
     mover_list movers;
     guard_data guard;
     tracker_data tracker;
+    response_data response;
     bool fresh; /* the next step begins a flight */
     vec3 acc, vel, stay_pos;
     int stay;
-    float flown[3]; /* the planner's own last action */
+    vec3 command; /* the planner's own last one */
     char error[160];
 };
 
@@ -181,9 +197,9 @@ typedef struct {
 /* settings.c */
 int fp_settings_check(const fledge_settings *s, char *text, size_t size);
 
-/* tables.c */
+/* tables.c, responses.c */
 int fp_planner_tables(fledge_planner *p, const fledge_settings *s);
-void fp_set_responses(search_data *q, const fledge_settings *s, const response_model *model);
+bool fp_response_tables(fledge_planner *p, const fledge_settings *s); /* false if memory is short */
 
 /* local_map.c */
 void fp_map_roll(local_map *m, int ix, int iy, bool forget);
@@ -199,7 +215,17 @@ float fp_cost_from(const cost_grid *w, float x, float y);
 /* movers.c */
 own_state fp_read_own(const readings *r);
 void fp_track_movers(mover_list *movers, const search_data *q, const float *rows, vec3 pos, bool fresh);
-vec3 fp_predicted_acc(const responses *f, vec3 vel, vec3 acc, vec3 command);
+
+/* identify.c */
+void fp_note_command(response_data *r, vec3 command); /* that the drone has flown since the last decision */
+/* Return the predicted acceleration, m/s², from velocity and acceleration at the last decision, by the given response. */
+vec3 fp_predicted_acc(const response_data *r, vec3 vel, vec3 acc);
+/* Complete the drone's state by its response and, if that is identified, its acceleration. */
+void fp_identify(response_data *r, own_state *own, bool fresh);
+/* Advance the drone's state to the time when a command that is given now takes effect. */
+void fp_advance(const response_data *r, own_state *own);
+/* Return the exaggerated command that makes a slow drone follow `command` faster. */
+vec3 fp_hastened(const response_data *r, const own_state *own, vec3 command);
 
 /* search.c */
 void fp_prepare_search(fledge_planner *p, own_state *own, float top_speed);
@@ -220,6 +246,11 @@ enum { HIT_STATIC, HIT_KNOWN, HIT_CAME }; /* on a static obstacle; not known to 
 int fp_stamp_hit(tracker_data *t, float x, float y, float z, uint32_t bands, int now);
 void fp_free_cells(tracker_data *t, vec3 pos, int now);
 void fp_draw_memory(local_map *m, const tracker_data *t, vec3 pos, bool memory);
+
+#define GUARD_LAG_S 0.4 /* of velocity obstacles: how late the drone responds to a command */
+static inline double lesser(double a, double b) { return a < b ? a : b; }
+static inline double greater(double a, double b) { return a > b ? a : b; }
+static inline double decision_s(const fledge_settings *s) { return s->dt_s * s->decimation; }
 
 static inline int to_cell(float x) { return (int)floorf(x * 10.0f); } /* |x| is at most a few million */
 

@@ -16,7 +16,7 @@ static float time_to_collision(const fledge_planner *p, const own_state *own, co
     *near = 0.0f;
     for (int n = 0; n < count; n++) {
         int k = n * STRIDE + STRIDE - 1;
-        float along = q->response.flat[k].z;
+        float along = q->flat[2 * own->flat * q->steps + k].z;
         vec3 at = vec(base[n].x + along * vx, base[n].y + along * vy, base[n].z);
         gaps g = gaps_at(p, own, at, k);
         if (collides(g)) return (float)n / (float)count;

@@ -11,7 +11,7 @@
 #define EVERY_MOVER 0x54321
 
 vec3 fp_position_at(const search_data *q, const own_state *own, vec3 command, int brief, int k) {
-    vec3 f = q->response.flat[brief * q->steps + k], u = q->response.upright[brief * q->steps + k];
+    vec3 f = q->flat[(2 * own->flat + brief) * q->steps + k], u = q->upright[(2 * own->upright + brief) * q->steps + k];
     return vec(own->pos.x + f.x * own->vel.x + f.y * own->acc.x + f.z * command.x,
                own->pos.y + f.x * own->vel.y + f.y * own->acc.y + f.z * command.y,
                own->pos.z + u.x * own->vel.z + u.y * own->acc.z + u.z * command.z);
@@ -25,12 +25,13 @@ float fp_to_go(const cost_grid *w, const own_state *own, vec3 at) {
 /* List the movers that can have an effect at each prediction step, under any command up to a speed. */
 static void list_near_movers(const search_data *q, mover_list *movers, const own_state *own, float top_speed) {
     float away[NEAREST];
+    const vec3 *flat = q->flat + 2 * own->flat * q->steps;
     for (int n = 0; n < NEAREST; n++) away[n] = sqrtf(own->reach[n]);
     for (int k = 0; k < q->steps; k++) {
-        vec3 f = q->response.flat[k];
+        vec3 f = flat[k];
         float x = own->pos.x + f.x * own->vel.x + f.y * own->acc.x, y = own->pos.y + f.x * own->vel.y + f.y * own->acc.y;
-        float reach = top_speed * most(fabsf(f.z), fabsf(q->response.flat[q->steps + k].z)) + ROUNDING;
-        float t = (float)(k + 1) * q->step_s;
+        float reach = top_speed * most(fabsf(f.z), fabsf(flat[q->steps + k].z)) + ROUNDING;
+        float t = own->lead + (float)(k + 1) * q->step_s;
         int listed = 0;
         for (int n = NEAREST - 1; n >= 0; n--) {
             vec4 p = movers->place[n], v = movers->motion[n];
@@ -54,9 +55,14 @@ void fp_prepare_search(fledge_planner *p, own_state *own, float top_speed) {
     }
     list_near_movers(q, &p->movers, own, top_speed);
     float columns = q->body - (1.0f - own->patience) * q->skin, mover, less;
-    nearest_mover(&p->movers, own, own->pos, 0.0f, EVERY_MOVER, &mover, &less);
-    own->body_columns = least(columns, column_gap(q, &p->map, own->pos.x, own->pos.y, bands_at(q, own->pos.z)));
-    own->body_movers = least(q->body, mover - TOUCH);
+    nearest_mover(&p->movers, own, own->pos, own->lead, EVERY_MOVER, &mover, &less);
+    float gap = column_gap(q, &p->map, own->pos.x, own->pos.y, bands_at(q, own->pos.z)), away = mover - TOUCH;
+    if (q->depth_cost > 0.0f) {
+        gap = most(gap, q->body - q->skin);
+        away = most(away, q->body - q->skin);
+    }
+    own->body_columns = least(columns, gap);
+    own->body_movers = least(q->body, away);
 }
 
 /* Return the first prediction step at which a command reaches the goal if it meets no obstacle, or else T. */
@@ -78,17 +84,30 @@ static bool is_too_costly(const fledge_planner *p, const own_state *own, vec3 co
     return false;
 }
 
+/* Return the largest cost of a collision from prediction step `first` on, by its time and its depth. */
+static float deepest(const fledge_planner *p, const own_state *own, vec3 command, int brief, int first) {
+    const search_data *q = &p->search;
+    float cost = most(q->crash_cost - q->crash_relief * (float)(first + 1) * q->step_s, 0.0f);
+    for (int k = first; k < q->steps; k++) {
+        gaps g = gaps_at(p, own, fp_position_at(q, own, command, brief, k), k);
+        float depth = -least(g.columns, g.movers);
+        if (depth > 0.0f) cost = cost + q->depth_cost * depth * expf(-(float)(k + 1) * q->step_s);
+    }
+    return cost;
+}
+
 /* Return the cost of a command, or a lower bound of at least `enough`; `cost` is the distance that is lost, and `goal` the
  * prediction step at which the command reaches the goal. */
 static float cost_of(const fledge_planner *p, const own_state *own, vec3 command, int brief, int goal, float cost,
                      float enough) {
     const search_data *q = &p->search;
-    if (goal == q->steps && cost + q->least_crash > enough + ROUNDING)
+    if (goal == q->steps && (q->depth_cost > 0.0f ? 0.0f : cost) + q->least_crash > enough + ROUNDING)
         if (is_too_costly(p, own, command, brief, cost, enough)) return FAR;
     for (int k = 0; k < q->steps; k++) {
         if (cost >= enough && goal == q->steps) return cost;
         float t = (float)(k + 1) * q->step_s;
         gaps g = gaps_at(p, own, fp_position_at(q, own, command, brief, k), k);
+        if (collides(g) && q->depth_cost > 0.0f) return most(deepest(p, own, command, brief, k), cost);
         if (collides(g)) return most(q->crash_cost - q->crash_relief * t, 0.0f) + cost;
         if (k == goal) return t - REACHED;
         cost = cost + nearness(q, g, k, own->patience);
@@ -101,13 +120,13 @@ choice fp_cheapest(const fledge_planner *p, const own_state *own) {
     const search_data *q = &p->search;
     choice best = {{0.0f, 0.0f, 0.0f}, FAR, 0};
     int steps = q->steps;
-    vec3 ahead = vec(own->ahead.x, own->ahead.y, 0.0f), widest = q->response.furthest;
+    vec3 ahead = vec(own->ahead.x, own->ahead.y, 0.0f), widest = q->furthest;
     /* the least that a command must contribute to reach the goal within the horizon */
     float needed = hypot2(own->pos.x, own->pos.y) - q->goal_radius - ROUNDING;
     needed = needed - widest.x * fabsf(dot(own->vel, ahead)) - widest.y * fabsf(dot(own->acc, ahead));
     for (int brief = 0; brief < q->kinds; brief++) {
         vec3 rest = fp_position_at(q, own, vec(0.0f, 0.0f, 0.0f), brief, steps - 1);
-        float along = q->response.flat[brief * steps + steps - 1].z, up = q->response.upright[brief * steps + steps - 1].z;
+        float along = q->flat[(2 * own->flat + brief + 1) * steps - 1].z, up = q->upright[(2 * own->upright + brief + 1) * steps - 1].z;
         for (int c = 0; c < q->count; c++) {
             vec3 v = q->commands[c];
             vec3 command = vec(ahead.x * v.x - ahead.y * v.y, ahead.y * v.x + ahead.x * v.y, v.z);

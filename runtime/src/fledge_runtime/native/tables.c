@@ -1,4 +1,4 @@
-/* Tables that follow from the settings: candidates, responses, rays, stencils, costs. Computed in double, stored as float32,
+/* Tables that follow from the settings: candidates, rays, stencils, costs. Computed in double, stored as float32,
  * as the simulator does. */
 #include <stdlib.h>
 #include <string.h>
@@ -14,12 +14,8 @@
 #define GUARD_SKIN_M 0.1
 #define GUARD_HORIZON_S 2.0
 #define GUARD_NEAR_HORIZON_S 1.0
-#define GUARD_LAG_S 0.4
 
-static double lesser(double a, double b) { return a < b ? a : b; }
-static double greater(double a, double b) { return a > b ? a : b; }
 static double radians(double degrees) { return degrees * (PI / 180.0); }
-static double decision_s(const fledge_settings *s) { return s->dt_s * s->decimation; }
 static bool single_rays(const fledge_settings *s) {
     return s->lidar_pinhole || s->lidar_jitter || s->lidar_tilts || s->lidar_view_deg < 360 || s->lidar_min_range_m > 0;
 }
@@ -37,64 +33,6 @@ static int window_cells(double range_m) {
 static double map_range(const fledge_settings *s) {
     if (s->movers_from == FLEDGE_LIDAR) return lesser(s->lidar_range_m, TRACK_RANGE_M);
     return single_rays(s) ? lesser(s->lidar_range_m, MAP_RANGE_M) : s->lidar_range_m;
-}
-
-static void multiply(double a[4][4], double b[4][4], double out[4][4]) {
-    for (int i = 0; i < 4; i++)
-        for (int j = 0; j < 4; j++) {
-            out[i][j] = 0.0;
-            for (int k = 0; k < 4; k++) out[i][j] += a[i][k] * b[k][j];
-        }
-}
-
-/* Write the linear response after a time: rows are the change of position, the velocity and the acceleration, columns the
- * coefficients of velocity, acceleration and command. */
-static void respond(const response_model *model, double lag_s, double seconds, double out[3][3]) {
-    double lag = greater(lag_s, 1e-3), part = seconds / 65536.0, m[4][4] = {{0}}, square[4][4];
-    m[0][1] = part;
-    m[1][1] = -model->damping * part;
-    m[1][2] = part;
-    m[2][1] = -model->gain / lag * part;
-    m[2][2] = -1.0 / lag * part;
-    m[2][3] = model->gain / lag * part;
-    for (int k = 0; k < 4; k++) m[k][k] += 1.0;
-    for (int k = 0; k < 16; k++) {
-        multiply(m, m, square);
-        memcpy(m, square, sizeof m);
-    }
-    for (int i = 0; i < 3; i++)
-        for (int j = 0; j < 3; j++) out[i][j] = m[i][j + 1];
-}
-
-/* Write the coefficients in the position at each prediction step, for held and for brief commands. */
-static void step_responses(const search_data *q, const fledge_settings *s, const response_model *model, double lag_s, vec3 *out) {
-    int steps = q->steps, after = (int)nearbyint(s->planner_brief_s / s->planner_step_s);
-    double held[MAX_STEPS][3], response[3][3];
-    for (int k = 0; k < steps; k++) {
-        respond(model, lag_s, (k + 1.0) * s->planner_step_s, response);
-        memcpy(held[k], response[0], sizeof held[k]);
-        double brief = held[k][2];
-        if (after > 0 && k >= after) brief -= held[k - after][2]; /* to end a command is to add its opposite */
-        out[k] = vec((float)held[k][0], (float)held[k][1], (float)held[k][2]);
-        out[steps + k] = vec((float)held[k][0], (float)held[k][1], (float)brief);
-    }
-}
-
-/* Compute all coefficients of a response model; call it again when the model of the drone changes. */
-void fp_set_responses(search_data *q, const fledge_settings *s, const response_model *model) {
-    responses *r = &q->response;
-    double response[3][3], lags[2] = {model->lag_s, model->vertical_lag_s};
-    step_responses(q, s, model, lags[0], r->flat);
-    step_responses(q, s, model, lags[1], r->upright);
-    r->furthest = vec(0.0f, 0.0f, 0.0f);
-    for (int k = 0; k < 2 * q->steps; k++) {
-        vec3 f = r->flat[k], *most_so_far = &r->furthest;
-        *most_so_far = vec(most(most_so_far->x, fabsf(f.x)), most(most_so_far->y, fabsf(f.y)), most(most_so_far->z, fabsf(f.z)));
-    }
-    for (int k = 0; k < 2; k++) {
-        respond(model, lags[k], decision_s(s), response);
-        r->next[k] = vec((float)response[2][0], (float)response[2][1], (float)response[2][2]);
-    }
 }
 
 /* Write the candidate commands: the likely ones first, hovering last. Speeds are at most `speed_limit`. */
@@ -155,6 +93,7 @@ static void costs(search_data *q, const fledge_settings *s) {
     q->body = (float)(radius + s->planner_skin_m);
     q->crash_cost = (float)s->planner_crash_cost;
     q->crash_relief = (float)s->planner_crash_relief;
+    q->depth_cost = (float)s->planner_depth_cost;
     q->reach_z = (float)(beams ? 0.2 : radius + UPRIGHT_M);
     q->goal_radius = (float)s->goal_radius_m;
     q->floor = (float)((beams ? s->min_height_m : greater(s->min_height_m, radius)) + LIMIT_M);
@@ -270,24 +209,20 @@ static bool tracker_tables(tracker_data *t, const sensor *seen, const fledge_set
 /* Allocate and fill all tables of a zeroed planner; return a status. */
 int fp_planner_tables(fledge_planner *p, const fledge_settings *s) {
     search_data *q = &p->search;
-    response_model model = {2.2, 0.2, s->planner_lag_s, lesser(s->planner_lag_s, 0.03)}; /* gain 1/s, damping 1/s */
     q->steps = (int)nearbyint(s->planner_horizon_s / s->planner_step_s);
     size_t steps = (size_t)q->steps, cells;
     q->commands = zeroed((size_t)(9 * s->planner_headings + 1), sizeof(vec3));
-    q->response.flat = zeroed(2 * steps, sizeof(vec3));
-    q->response.upright = zeroed(2 * steps, sizeof(vec3));
     q->price = zeroed(steps, sizeof(float));
     q->mover_price = zeroed(steps, sizeof(float));
     p->movers.near = zeroed(steps, sizeof(int));
     p->map.size = window_cells(map_range(s));
     cells = (size_t)p->map.size * (size_t)p->map.size;
     p->map.cells = zeroed(2 * cells, sizeof(uint64_t));
-    if (!q->commands || !q->response.flat || !q->response.upright || !q->price || !q->mover_price || !p->movers.near || !p->map.cells)
+    if (!q->commands || !q->price || !q->mover_price || !p->movers.near || !p->map.cells)
         return FLEDGE_MEMORY;
-    if (!sensor_tables(&p->sensor, s) || !guard_tables(&p->guard, s) || !tracker_tables(&p->tracker, &p->sensor, s))
+    if (!sensor_tables(&p->sensor, s) || !guard_tables(&p->guard, s) || !tracker_tables(&p->tracker, &p->sensor, s) || !fp_response_tables(p, s))
         return FLEDGE_MEMORY;
     candidates(q, s);
-    fp_set_responses(q, s, &model);
     rings(q, &p->map);
     costs(q, s);
     for (int k = 0; k <= RINGS; k++) p->cost.slowness[k] = q->ring_m[k] <= q->body ? 20.0f : 1.0f;

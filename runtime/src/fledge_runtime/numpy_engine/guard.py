@@ -140,30 +140,32 @@ def mover_planes(g: SimpleNamespace, movers: Any, own: Any, wanted: Any) -> np.n
     """Return the half-spaces of the movers; one counts as a ball at the point of its axis that is nearest in height."""
     there = movers.place[:, 0] < FAR
     place, motion = movers.place[there].T, movers.motion[there].T
-    away = place[2] - own.pos[2]
+    away = place[2] + own.lead * motion[2] - own.pos[2]
     up = away - np.minimum(np.maximum(-motion[3], away), motion[3])
     vel = (motion[0], motion[1], np.where(up == 0, ZERO, motion[2]))
-    p = add((place[0] - own.pos[0], place[1] - own.pos[1], up), scale(sub(vel, own.vel), g.lag))
+    x, y = (place[k] + own.lead * motion[k] - own.pos[k] for k in range(2))
+    p = add((x, y, up), scale(sub(vel, own.vel), g.lag + own.slower))
     return half_spaces(p, sub(wanted, vel), wanted, g.body + place[3], g.horizon - g.lag, g.step_s)
 
 
 def beam_planes(g: SimpleNamespace, sensor: SimpleNamespace, seen: Any, own: Any, wanted: Any) -> np.ndarray:
     """Return the half-spaces of the nearest LiDAR hit at each azimuth that has one."""
-    value = seen["lidar"].reshape(sensor.azimuths, -1)
+    value, height = seen["lidar"].reshape(sensor.azimuths, -1), own.pos[2] - own.moved[2]
     d = sensor.range_m - value
     if sensor.rays is None:
         angles = [own.yaw + TWO_PI * F(h) / F(sensor.azimuths) for h in range(sensor.azimuths)]
         course = [np.array([f(a) for a in angles], np.float32)[:, None] for f in (cos, sin)]
         hit = (d * (sensor.cosine * course[0]), d * (sensor.cosine * course[1]), d * sensor.sine)
-        above = own.pos[2] + hit[2] > GROUND_M
+        above = height + hit[2] > GROUND_M
     else:
         turned = rotate(sensor_turn(sensor, seen, own.yaw), sensor.rays)
         hit = tuple(d * axis.reshape(d.shape) for axis in turned)
-        above = own.pos[2] + hit[2] > GROUND_M + sensor.angle_error * hypot(hit[0], hit[1])
+        above = height + hit[2] > GROUND_M + sensor.angle_error * hypot(hit[0], hit[1])
     d = np.where((value > 0) & above & (d < FAR), d, FAR)
     nearest = d.argmin(axis=1)
     h = np.flatnonzero(d.min(axis=1) < FAR)
-    p = sub(tuple(axis[h, nearest[h]] for axis in hit), scale(own.vel, g.lag))
+    p = sub(tuple(axis[h, nearest[h]] for axis in hit), own.moved)
+    p = sub(p, scale(own.vel, g.lag + own.slower))
     command = tuple(np.broadcast_to(c, p[0].shape) for c in wanted)
     planes = half_spaces(p, command, command, g.body, g.near_horizon - g.lag, g.step_s)
     return planes[:, planes[:3].any(axis=0)]
@@ -173,7 +175,7 @@ def guarded(g: SimpleNamespace, sensor: SimpleNamespace, seen: Any, movers: Any,
     """Return the command outside all velocity obstacles that is nearest to `command`; if the guard is off, `command`."""
     if not g.on:
         return command
-    coasting, ahead = own.pos[2] + g.lag * own.vel[2], g.near_horizon - g.lag
+    coasting, ahead = own.pos[2] + (g.lag + own.slower) * own.vel[2], g.near_horizon - g.lag
     down = (ZERO, ZERO, ONE, min((g.floor - coasting) / ahead, HALF))
     up = (ZERO, ZERO, -ONE, min((coasting - g.ceiling) / ahead, HALF))
     heights = np.array([down, up], np.float32).T

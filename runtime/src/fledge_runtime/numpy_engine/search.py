@@ -45,12 +45,6 @@ def read_own(seen: Any) -> SimpleNamespace:
     return SimpleNamespace(pos=pos, vel=vel, acc=(ZERO, ZERO, ZERO), goal=goal, yaw=yaw, ahead=ahead, patience=ONE)
 
 
-def predicted_acc(q: SimpleNamespace, vel: Any, acc: Any, command: Any) -> Any:
-    """Return the predicted acceleration at the next decision if the drone flies this command until then."""
-    f = (q.next[0], q.next[0], q.next[1])
-    return tuple(f[k][0] * vel[k] + f[k][1] * acc[k] + f[k][2] * command[k] for k in range(3))
-
-
 class Movers:
     """The nearest movers: `place` [5, 4] x, y, z, half the width (x is FAR in an empty row), `motion` [5, 4] velocity and half
     the height, `unseen` [5] s."""
@@ -110,10 +104,11 @@ class Search:
         self.further = q.fast_mover_s * np.maximum(speed - USUAL_SPEED, ZERO)
         away = movers.place[:, 3] + q.body + q.mover_margin + self.further + TWO * TOUCH
         self.reach = np.where(movers.place[:, 0] < FAR, away * away, ZERO)
-        column = self.column_gap(*own.pos)
-        mover = self.nearest_mover(own.pos, ZERO)[0]
+        column, crowd = self.column_gap(*own.pos), self.nearest_mover(own.pos, own.lead)[0] - TOUCH
+        if q.depth_cost > 0:
+            column, crowd = max(column, q.body - q.skin), max(crowd, q.body - q.skin)
         self.columns = min(q.body - (ONE - own.patience) * q.skin, column)
-        self.crowd = min(q.body, mover - TOUCH)
+        self.crowd = min(q.body, crowd)
 
     def column_gap(self, x: Any, y: Any, z: Any) -> Any:
         """Return the distances from points to the nearest remembered hits at their heights, m."""
@@ -151,7 +146,8 @@ class Search:
 
     def positions(self, commands: Any, brief: int, k: Any) -> Any:
         """Return positions at prediction steps k, a tuple of x, y, z [C, K]; `commands` is a tuple of x, y, z [C, 1]."""
-        f, u, own = self.q.flat[brief, k], self.q.upright[brief, k], self.own
+        own = self.own
+        f, u = self.q.flat[own.flat, brief, k], self.q.upright[own.upright, brief, k]
         return tuple(
             own.pos[n] + r[..., 0] * own.vel[n] + r[..., 1] * own.acc[n] + r[..., 2] * commands[n]
             for n, r in enumerate((f, f, u))
@@ -173,20 +169,28 @@ class Search:
         t = steps.astype(np.float32) + ONE
         at = self.positions(tuple(c[:, None] for c in commands), brief, steps)
         rest = self.positions((ZERO, ZERO, ZERO), brief, q.steps - 1)
-        reach = (q.flat[brief, -1, 2], q.flat[brief, -1, 2], q.upright[brief, -1, 2])
-        end = add(rest, tuple(r * c for r, c in zip(reach, commands)))
+        along, up = q.flat[self.own.flat, brief, -1, 2], q.upright[self.own.upright, brief, -1, 2]
+        end = add(rest, tuple(r * c for r, c in zip((along, along, up), commands)))
         goal, t = self.goal_steps(at, may_reach), t * q.step_s
-        gaps = self.gaps(at, t)
+        gaps = self.gaps(at, self.own.lead + t)
         hit, near = (gaps[0] < 0) | (gaps[1] < 0), self.nearness(gaps, steps, self.own.patience)
         cost = self.to_go(end) - self.own.to_go + q.gain  # lost against full speed to the goal
         alive = np.ones(len(cost), bool)
+        crashed, deepest = np.zeros(len(cost), bool), np.zeros(len(cost), np.float32)
         for k in range(q.steps):
-            cost = np.where(alive & hit[:, k], max(q.crash_cost - q.crash_relief * t[k], ZERO) + cost, cost)
+            if q.depth_cost > 0:
+                first = max(q.crash_cost - q.crash_relief * F(k + 1) * q.step_s, ZERO)
+                deepest = np.where(alive & hit[:, k], first, deepest)
+                crashed |= alive & hit[:, k]
+                deeper = deepest - q.depth_cost * np.minimum(gaps[0][:, k], gaps[1][:, k]) * q.fade[k]
+                deepest = np.where(crashed & hit[:, k], deeper, deepest)
+            else:
+                cost = np.where(alive & hit[:, k], max(q.crash_cost - q.crash_relief * t[k], ZERO) + cost, cost)
             alive &= ~hit[:, k]
             cost = np.where(alive & (goal == k), t[k] - REACHED, cost)
             alive &= goal != k
             cost = np.where(alive, cost + near[:, k], cost)
-        return cost
+        return np.where(crashed, np.maximum(deepest, cost), cost)
 
     def cheapest(self) -> tuple[Any, Any, int]:
         """Return the cheapest command, its cost, and 1 if it is brief; of equally cheap commands the first."""
@@ -211,7 +215,7 @@ class Search:
         level = [np.concatenate([q.fast * axis, q.slow * axis, np.zeros(1, np.float32)])[:, None] for axis in (x, y)]
         at = self.positions((*level, ZERO), 0, k)
         at = (at[0], at[1], np.broadcast_to(at[2], at[0].shape))
-        gaps = self.gaps(at, (k.astype(np.float32) + ONE) * q.step_s)
+        gaps = self.gaps(at, own.lead + (k.astype(np.float32) + ONE) * q.step_s)
         hit, cost = (gaps[0] < 0) | (gaps[1] < 0), F(STRIDE) * self.nearness(gaps, k, ONE)
         near, alive = np.zeros(len(hit), np.float32), np.ones(len(hit), bool)
         time = np.ones(len(hit), np.float32)

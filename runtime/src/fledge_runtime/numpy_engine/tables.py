@@ -8,14 +8,37 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from fledge_runtime.numpy_engine.floats import F
+from fledge_runtime.numpy_engine.floats import F, exp
 from fledge_runtime.planner_settings import ELEVATIONS
 
 RING_EDGES_M = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 RINGS, REACH_CELLS = len(RING_EDGES_M), 8
 MAP_RANGE_M, TRACK_RANGE_M = 11.0, 5.4
-GAIN, DAMPING, VERTICAL_LAG_S = 2.2, 0.2, 0.03
-UPRIGHT_M, LIMIT_M, BOX_WIDTH, GUARD_SKIN_M = 0.1, 0.1, 1.2, 0.1
+UPRIGHT_M, LIMIT_M, BOX_WIDTH, GUARD_SKIN_M, GUARD_LAG_S = 0.1, 0.1, 1.2, 0.1, 0.4
+# responses to commands: gain 1/s, lag s, damping 1/s
+FLAT_RATES = (
+    (2.2, 0.15, 0.2),
+    (1.1, 0.15, 0.2),
+    (4.0, 0.08, 0.2),
+    (2.0, 0.08, 0.2),
+    (0.8, 0.25, 0.0),
+    (2.8, 0.08, 0.2),
+    (1.5, 0.03, 0.0),
+    (1.5, 0.15, 0.0),
+    (0.8, 0.5, 0.0),
+    (1.1, 0.3, 0.2),
+)
+CLIMB_RATES = (
+    (2.2, 0.03, 0.2),
+    (5.5, 0.03, 0.0),
+    (1.1, 0.03, 0.2),
+    (2.8, 0.25, 0.0),
+    (4.0, 0.03, 0.2),
+    (1.5, 0.03, 0.2),
+    (2.2, 0.15, 0.0),
+)
+DELAYS_S = (0.0, 0.064, 0.128, 0.192)
+USUAL_S, FADING_S = 1.0 / 2.2 + 0.15, 4.0
 
 Settings = Mapping  # str to Any; Python 3.8 has no subscript here
 
@@ -41,25 +64,73 @@ def decision_s(s: Settings) -> float:
     return s["dt_s"] * s["decimation"]
 
 
-def response(seconds: float, lag_s: float) -> np.ndarray:
-    """Return how a drone responds after a time, [3, 3]: change of position, velocity and acceleration, by the initial
+def possible_rates(s: Settings) -> list:
+    """Return the horizontal and the vertical rates (gain, lag, damping) of the response; the given ones first."""
+    gain, lag, damping = (s["planner." + name] for name in ("gain", "lag_s", "damping"))
+    flat, up = (gain, lag, damping), (s["planner.climb_gain"], min(lag, s["planner.climb_lag_s"]), damping)
+    others = (FLAT_RATES, CLIMB_RATES) if s["planner.identify"] else ((), ())
+    return [list(dict.fromkeys((given, *more))) for given, more in zip((flat, up), others)]
+
+
+def hastened(rate: tuple) -> tuple:
+    """Return the rate of a slow drone under exaggerated commands, and the exaggeration (k, l): v + k (c - v) + l a."""
+    lag = min(rate[1], max(0.15, 0.5 * rate[1]))
+    gain = max(rate[0], min(2.2, 0.5 / max(lag, 1e-3)))
+    share = rate[1] / lag if lag > 0 else 1.0
+    return (gain, lag, rate[2]), (gain * share / rate[0], (1.0 - share) / rate[0])
+
+
+def predicted_rates(s: Settings) -> list:
+    """Return `possible_rates` as the search predicts them: exaggerated commands make slow drones faster."""
+    groups = possible_rates(s)
+    hasten = s["planner.identify"] and s["planner.hasten"]
+    return [[hastened(rate)[0] for rate in group] for group in groups] if hasten else groups
+
+
+def response_tables(s: Settings) -> SimpleNamespace:
+    """Return the hypotheses about the response; `flat` and `upright` have a decision's response for each rate, [F, 3, 3]."""
+    flat, up = possible_rates(s)
+    every = decision_s(s)
+    delays = (s["planner.delay_s"], *(DELAYS_S if s["planner.identify"] else ()))
+    slower = [GUARD_LAG_S / USUAL_S * (1.0 / gain + lag - USUAL_S) for gain, lag, _ in predicted_rates(s)[0]]
+    return SimpleNamespace(
+        on=s["planner.identify"],
+        hasten=s["planner.identify"] and s["planner.hasten"],
+        delays=list(dict.fromkeys(round(delay / every) for delay in delays)),
+        flat=np.stack([response(np.array([every]), rate)[0] for rate in flat]).astype(np.float32),
+        upright=np.stack([response(np.array([every]), rate)[0] for rate in up]).astype(np.float32),
+        flat_shape=np.array([hastened(rate)[1] for rate in flat], np.float32),
+        up_shape=np.array([hastened(rate)[1] for rate in up], np.float32),
+        slower=np.array(slower, np.float32),
+        keep=F(math.exp(-every / FADING_S)),
+        decision_s=F(every),
+        limit=F(s["speed_limit"]),
+    )
+
+
+def response(seconds: np.ndarray, rate: tuple) -> np.ndarray:
+    """Return how a drone responds after each time, [T, 3, 3]: change of position, velocity and acceleration, by the initial
     velocity, the initial acceleration and the command."""
-    lag = max(lag_s, 1e-3)
-    rate = np.zeros((4, 4))
-    rate[0, 1] = 1.0
-    rate[1, 1:3] = -DAMPING, 1.0
-    rate[2, 1:] = -GAIN / lag, -1.0 / lag, GAIN / lag
-    return np.linalg.matrix_power(np.eye(4) + rate * (seconds / 65536), 65536)[:3, 1:]
+    gain, lag, damping = rate[0], max(rate[1], 1e-3), rate[2]
+    change = np.zeros((4, 4))
+    change[0, 1] = 1.0
+    change[1, 1:3] = -damping, 1.0
+    change[2, 1:] = -gain / lag, -1.0 / lag, gain / lag
+    power = np.eye(4) + change * (seconds[:, None, None] / 65536)
+    for _ in range(16):  # sums in this order: those of a matrix product depend on the machine
+        parts = [power[:, :, k, None] * power[:, k, None, :] for k in range(4)]
+        power = parts[0] + parts[1] + parts[2] + parts[3]
+    return power[:, :3, 1:]
 
 
-def step_responses(s: Settings, lag_s: float) -> np.ndarray:
-    """Return the coefficients in the position at each prediction step, [2, T, 3]: held commands, then brief ones."""
+def step_responses(s: Settings, rates: list) -> np.ndarray:
+    """Return the coefficients in the position at each prediction step, [F, 2, T, 3]: of each rate, held and brief commands."""
     steps, after = num_steps(s), round(s["planner.brief_s"] / s["planner.step_s"])
-    held = np.stack([response((k + 1.0) * s["planner.step_s"], lag_s)[0] for k in range(steps)])
+    held = np.stack([response((np.arange(steps) + 1.0) * s["planner.step_s"], rate)[:, 0] for rate in rates])
     brief = held.copy()
     if 0 < after < steps:  # to end a command is to add its opposite
-        brief[after:, 2] -= held[: steps - after, 2]
-    return np.stack([held, brief]).astype(np.float32)
+        brief[:, after:, 2] -= held[:, : steps - after, 2]
+    return np.stack([held, brief], axis=1).astype(np.float32)
 
 
 def num_steps(s: Settings) -> int:
@@ -159,9 +230,8 @@ def make_search(s: Settings) -> SimpleNamespace:
     beams, tracks = s["collision"] == "beams", s["movers_from"] == "lidar"
     fast, radius, steps = min(s["planner.fast"], s["speed_limit"]), s["collision_radius_m"], num_steps(s)
     times = (np.arange(steps) + 1.0) * s["planner.step_s"]
-    lags = s["planner.lag_s"], min(s["planner.lag_s"], VERTICAL_LAG_S)
     age = s["perception.mover_delay_s"] * (1.0 - 0.5 * s["perception.vary"]) + 0.5 * s["perception.mover_period_s"]
-    commands, flat = candidates(s), step_responses(s, lags[0])
+    commands, (flat, up) = candidates(s), (step_responses(s, rates) for rates in predicted_rates(s))
     numbers = {
         "step_s": s["planner.step_s"],
         "skin": s["planner.skin_m"],
@@ -171,6 +241,7 @@ def make_search(s: Settings) -> SimpleNamespace:
         "fast_mover_s": s["planner.fast_mover_s"],
         "crash_cost": s["planner.crash_cost"],
         "crash_relief": s["planner.crash_relief"],
+        "depth_cost": s["planner.depth_cost"],
         "reach_z": 0.2 if beams else radius + UPRIGHT_M,
         "goal_radius": s["goal_radius_m"],
         "floor": (s["min_height_m"] if beams else max(s["min_height_m"], radius)) + LIMIT_M,
@@ -190,9 +261,9 @@ def make_search(s: Settings) -> SimpleNamespace:
         steps=steps,
         commands=commands,
         flat=flat,
-        upright=step_responses(s, lags[1]),
-        next=[response(decision_s(s), lag)[2].astype(np.float32) for lag in lags],
-        furthest=np.abs(flat).max(axis=(0, 1)),
+        upright=up,
+        furthest=np.abs(flat).max(axis=(0, 1, 2)),
+        fade=[exp(-F(k + 1) * F(s["planner.step_s"])) for k in range(steps)],
         kinds=2 if s["planner.brief_s"] else 1,
         price=(s["planner.margin_cost"] * np.exp(-times / s["planner.fading_s"])).astype(np.float32),
         mover_price=(s["planner.mover_cost"] * np.exp(-times / s["planner.fading_s"])).astype(np.float32),
@@ -213,7 +284,7 @@ def make_guard(s: Settings) -> SimpleNamespace:
         step_s=F(decision_s(s)),
         horizon=F(2.0),
         near_horizon=F(1.0),
-        lag=F(0.4),
+        lag=F(GUARD_LAG_S),
     )
 
 
