@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.folders import deploy_small, with_memory
+from tests.runtime.folders import PLANNER, deploy_small, with_memory
 
 pytest.importorskip("onnxruntime")
 
@@ -24,3 +24,8 @@ def nav(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def memory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return deploy_small(with_memory(), tmp_path_factory.mktemp("deployed") / "memory")
+
+
+@pytest.fixture(scope="session")
+def planner(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return deploy_small(PLANNER, tmp_path_factory.mktemp("deployed") / "planner", decimation=4)

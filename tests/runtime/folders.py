@@ -19,6 +19,7 @@ from fledge.tasks.policy_loader import LoadedPolicy, load_policy
 from fledge_runtime.contract import CONTRACT, GOLDEN, file_hash, identity_of
 
 SMALL = {"num_maps": 2, "moving_obstacles": 40, "starts": "mixed", "inside_share": 1.0, "walls": False}
+PLANNER = "planner(guard=true,identify=true,depth_cost=200,hasten=true)"
 QUICK = {"ROWS": 66, "WARM_UP": 4, "LENGTHS": (4, 6)}  # of the recording of golden sequences
 
 

@@ -26,12 +26,14 @@ class FakePilot:
         self.velocity: Any = np.array([speed, 0.0, 0.0])
         self.resets: list[np.ndarray] = []
         self.steps = 0
+        self.told: list[Any] = []  # flown_w of each step
 
     def reset(self, position_w: np.ndarray, goal_w: np.ndarray) -> None:
         self.resets.append(position_w)
 
     def step(self, inputs: Inputs) -> Any:
         self.steps += 1
+        self.told.append(inputs.flown_w)
         if isinstance(self.velocity, Exception):
             raise self.velocity
         return type("Command", (), {"velocity_w": self.velocity})()
@@ -100,6 +102,13 @@ def test_commands_stay_within_the_speed_and_change_by_the_acceleration_at_most()
             assert np.linalg.norm(command.velocity_w - before) <= 2.0 * STEP + 1e-9
         before, fastest = command.velocity_w, max(fastest, float(np.linalg.norm(command.velocity_w)))
     assert 0.5 < fastest <= 1.5 + 1e-9
+
+
+def test_the_policy_is_told_what_was_sent() -> None:
+    flight = Flight(speed_m_s=0.5)
+    sent = [command.velocity_w for command in flight.step(2.0)]
+    np.testing.assert_array_equal(flight.pilot.told[1:], sent[:-1])
+    assert sent[0][0] < sent[-1][0] == 0.5
 
 
 def test_a_command_within_the_limits_is_the_policys_own() -> None:

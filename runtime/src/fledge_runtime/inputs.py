@@ -56,6 +56,9 @@ class Inputs:
     movers: Any = None
     """Moving obstacles that a detector tracks: rows of 8 numbers, centre (3), velocity (3), width, height (m, world), or
     tuples (position_w, velocity_w, size) with size a width or (width, height). None: no detector."""
+    flown_w: Any = None
+    """[3] m/s: the velocity that was sent to the drone since the last decision, which the Guard sets; None: that of the last
+    Command."""
 
 
 @dataclass

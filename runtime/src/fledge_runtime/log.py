@@ -257,7 +257,7 @@ class LoggedPilot:
             self.log.add("event", {"error": f"{type(error).__name__}: {error}"})
             raise
         facts = {"inputs_time_s": inputs.time_s, "ms": 1e3 * (time.perf_counter() - begun)}
-        self.log.add("command", facts, velocity_w=np.asarray(command.velocity_w, float))
+        self.log.add("command", facts, velocity_w=np.asarray(command.velocity_w, float), flown_w=inputs.flown_w)
         return command
 
 

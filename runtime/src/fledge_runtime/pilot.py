@@ -13,7 +13,7 @@ import numpy as np
 from fledge_runtime.contract import GOLDEN, POLICY, check_files, read_contract
 from fledge_runtime.errors import ContractError, InputError
 from fledge_runtime.inputs import Command, Inputs
-from fledge_runtime.observe import Observer
+from fledge_runtime.observe import Observer, numbers
 from fledge_runtime.policy import Policy
 
 
@@ -61,10 +61,12 @@ class Deployment:
 
     def policy(self) -> Policy:
         """Return the network alone: observations in, action out. Every episode that runs at the same time needs its own."""
+        if not self.contract["inputs"]:
+            raise ContractError(f"The folder {self.folder} has no network, its planner flies: use deployment.pilot().")
         return Policy(self.folder / POLICY, self.contract)
 
     def planner(self) -> Any:
-        """Return the planner whose plan the network reads; None if it reads none."""
+        """Return the planner that flies, or whose plan the network reads; None if there is none."""
         if self.contract["planner"] is None:
             return None
         from fledge_runtime.planner import Planner
@@ -80,14 +82,16 @@ class Pilot:
         self.decision_s = float(contract["decision_s"])
         self.speed_limit = float(contract["limits"]["speed_m_s"])
         self.goal_radius_m = float(contract["goal_radius_m"])
-        self.observer, self.policy = Observer(contract), deployment.policy()
+        self.observer = Observer(contract)
+        self.policy = deployment.policy() if contract["inputs"] else None  # None: the planner flies
         self.planner = deployment.planner()
         self.time_s: float | None = None  # of the last decision; None before `reset`
 
     def reset(self, position_w: Any, goal_w: Any) -> None:
         """Begin a flight from `position_w` to `goal_w`, [3] m each: clear all memories, fix the goal frame."""
         self.observer.reset(position_w, goal_w)
-        self.policy.reset()
+        if self.policy is not None:
+            self.policy.reset()
         if self.planner is not None:
             self.planner.reset()
         self.flown: np.ndarray | None = None
@@ -108,14 +112,14 @@ class Pilot:
         marks = [time.perf_counter()]
         obs = self.observer.read(inputs)
         marks.append(time.perf_counter())
-        self.complete(obs, self.flown)
+        self.complete(obs, self.flown if inputs.flown_w is None else self.to_action(inputs.flown_w))
         marks.append(time.perf_counter())
-        action = np.clip(self.policy.act(obs)["action"], 0.0, 1.0)
+        action = self.act(obs)
         if not np.isfinite(action).all():
             raise InputError("The network's action is not finite: the inputs are beyond anything it can read.")
         velocity = self.to_velocity(action)
         marks.append(time.perf_counter())
-        self.flown, self.time_s = action, now
+        self.flown, self.time_s = None if self.policy is None else action, now
         return Command(velocity, now, action, self.tell(obs, marks))
 
     def complete(self, obs: dict[str, np.ndarray], flown: np.ndarray | None) -> None:
@@ -123,9 +127,20 @@ class Pilot:
         if self.planner is not None:
             obs.update(self.planner.step({**obs, "flown": flown}))
 
+    def act(self, obs: Any) -> np.ndarray:
+        """Return the network's action for complete observations, 0 to 1, or that of the planner, which has made its plan."""
+        if self.policy is None:
+            return np.clip(self.planner.command / np.float32(2.0 * self.speed_limit) + np.float32(0.5), 0.0, 1.0)
+        return np.clip(self.policy.act(obs)["action"], 0.0, 1.0)
+
     def to_velocity(self, action: np.ndarray) -> np.ndarray:
         """Return the velocity that an action means, [3] m/s, world."""
         return self.observer.to_world((2.0 * action.astype(np.float64) - 1.0) * self.speed_limit)
+
+    def to_action(self, velocity_w: Any) -> np.ndarray:
+        """Return the action that a velocity means, [3]; beyond the speed limit it is cut off."""
+        velocity = self.observer.to_goal_frame(numbers("flown_w", velocity_w, 3))
+        return np.clip(0.5 * (velocity / self.speed_limit + 1.0), 0.0, 1.0).astype(np.float32)
 
     def tell(self, obs: dict[str, np.ndarray], marks: Any) -> dict[str, Any]:
         """Return the facts in Command.info."""

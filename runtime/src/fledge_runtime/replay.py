@@ -37,6 +37,7 @@ def replay(log: str | os.PathLike[str], pilot: Any) -> dict[str, Any]:
             record.kind == "command" and begun and inputs is not None and inputs.time_s == record.facts["inputs_time_s"]
         ):
             told["decisions"] += 1
+            inputs.flown_w = record.arrays.get("flown_w")
             try:
                 ours = np.asarray(pilot.step(inputs).velocity_w, float)
             except RuntimeFault:

@@ -109,7 +109,8 @@ class Guard:
                 return None
             self._deciding = now
         try:
-            velocity = np.array(self.pilot.step(inputs).velocity_w, float)
+            given = dataclasses.replace(inputs, flown_w=self.last_sent)  # limits may have changed the policy's command
+            velocity = np.array(self.pilot.step(given).velocity_w, float)
             failed = velocity.shape != (3,) or not np.isfinite(velocity).all()
             failure = "decision_failed" if failed else ""
         except Exception as error:  # any error of a policy must end in hovering

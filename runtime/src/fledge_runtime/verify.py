@@ -100,11 +100,11 @@ def readings_steps(deployment: Deployment, goldens: Goldens, sequence: int) -> A
         pilot.complete(obs, flown)
         for name in computed:
             yield "plan", name, row, obs[name], expected[name]
-        action = pilot.policy.act(expected)["action"]
-        flown = goldens.outputs(row)["action"]
-        yield "network", "action", row, action, flown
+        action, golden = pilot.act(expected), goldens.outputs(row)["action"]
+        flown = golden if pilot.policy else None
+        yield "network" if pilot.policy else "plan", "action", row, action, golden
         command = goldens.arrays["command_w"][row]
-        yield "command", "velocity_w", row, pilot.to_velocity(flown), command
+        yield "command", "velocity_w", row, pilot.to_velocity(golden), command
         yield "command", "velocity_w from readings", row, alone.step(inputs).velocity_w, command
 
 
@@ -141,14 +141,13 @@ def planner_name(deployment: Deployment) -> str | None:
 
 
 def versions() -> dict[str, str]:
-    import onnxruntime
-
     from fledge_runtime import __version__
 
-    return {
-        "fledge_runtime": __version__,
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "onnxruntime": onnxruntime.__version__,
-        "machine": platform.machine(),
-    }
+    found = {"fledge_runtime": __version__, "python": platform.python_version(), "numpy": np.__version__}
+    try:
+        import onnxruntime
+    except ImportError:  # a planner without a network does not need it
+        pass
+    else:
+        found["onnxruntime"] = onnxruntime.__version__
+    return {**found, "machine": platform.machine()}

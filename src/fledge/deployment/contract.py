@@ -20,15 +20,18 @@ ABSENT: dict[str, Any] = {
 INNER = ("env", "planner", "computed_by", "pose", "collision_radius_m", "min_height_m", "max_height_m")  # of `plan`
 
 
-def make_contract(policy: LoadedPolicy, cfg: Any, exported: dict[str, Any]) -> dict[str, Any]:
+def make_contract(policy: LoadedPolicy, cfg: Any, exported: dict[str, Any], network: bool = True) -> dict[str, Any]:
     """Return the contract of a policy in an env config, without hashes and results.
 
     Args:
         exported: The contract of its ONNX file.
+        network: False if there is no such file: the planner flies alone.
     """
     from fledge_runtime.contract import FORMAT, VERSION
 
-    told = policy.task.policy.robot.describe(cfg, policy.agent.observes)
+    told = policy.task.policy.robot.describe(cfg, policy.agent.observes, network)
+    if not network:
+        exported = {**exported, "inputs": []}
     observation = {name: dict(entry) for name, entry in exported["observation"].items()}
     if told is not None:
         for name, text in told["missing"].items():

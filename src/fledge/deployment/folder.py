@@ -1,4 +1,4 @@
-"""Write a deployment folder: policy.onnx, contract.json, golden.npz, README.md and the runtime's source.
+"""Write a deployment folder: policy.onnx (if there is a network), contract.json, golden.npz, README.md, the runtime's source.
 
 The folder is written beside its place and moved there when it has passed the runtime's own check.
 """
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fledge.agents.export import export_agent
+from fledge.agents.export import contract_of, export_agent
 from fledge.core.errors import ConfigError, FledgeError
 from fledge.core.paths import check_output, shorten
 from fledge.deployment.contract import evaluated_rows, hash_files, make_contract
@@ -78,8 +78,16 @@ def fill(place: Path, policy: LoadedPolicy, cfg: Any, evaluation: Evaluation | N
     from fledge_runtime.errors import RuntimeFault
     from fledge_runtime.verify import verify
 
-    exported = export_agent(policy.agent, place / POLICY, policy.task.contract(cfg))
-    contract = json.loads(json.dumps(make_contract(policy, cfg, exported["contract"]), allow_nan=False))
+    planned = policy.task.policy.robot.planner_config(cfg, policy.agent)
+    if planned is None:
+        exported = export_agent(policy.agent, place / POLICY, policy.task.contract(cfg))
+    else:
+        cfg, exported = (
+            planned,
+            {"contract": contract_of(policy.agent, policy.task.contract(planned)), "max_difference": 0.0},
+        )
+    made = make_contract(policy, cfg, exported["contract"], network=planned is None)
+    contract = json.loads(json.dumps(made, allow_nan=False))
     goldens = write_goldens(policy, cfg, contract, place / GOLDEN)
     if "slew_m_s2" in goldens:
         contract["limits"]["slew_m_s2"] = round(goldens["slew_m_s2"], 1)

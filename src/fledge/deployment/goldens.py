@@ -40,7 +40,10 @@ def write_goldens(policy: LoadedPolicy, cfg: Any, contract: dict[str, Any], path
         observed, facts["largest_difference"] = observe(moments, sequences, contract, arrays)
     else:
         observed = {name: stack(sequences, moments, name) for name in policy.agent.observes}
-    outputs = chain(policy, contract, observed, arrays["length"])
+    if contract["inputs"]:
+        outputs = chain(policy, contract, observed, arrays["length"])
+    else:
+        outputs = {"action": plan_alone(policy.agent, cfg, contract, observed, arrays["length"])}
     arrays |= {f"obs_{name}": value for name, value in observed.items()}
     arrays |= {f"out_{name}": value for name, value in outputs.items()}
     if from_readings:
@@ -167,6 +170,22 @@ def chain(
         for name, value in outs.items():
             kept = results.setdefault(name, np.zeros((int(lengths.sum()), *value.shape[1:]), value.numpy().dtype))
             kept[rows[live]] = value.numpy()[live]
+    return results
+
+
+def plan_alone(
+    agent: Any, cfg: Any, contract: dict[str, Any], observed: dict[str, np.ndarray], lengths: np.ndarray
+) -> np.ndarray:
+    """Return the actions of all decisions, [D, ...], of a planner that flies without a network; sequences as in `chain`."""
+    first, told = np.cumsum([0, *lengths])[:-1], contract["observation"]
+    tracked = {name: torch.zeros(len(lengths), *told[name]["shape"]) for name in agent.observes if name not in observed}
+    agent.configure(cfg)
+    agent.reset()
+    results = np.zeros((int(lengths.sum()), *contract["action"]["action"]["shape"]), np.float32)
+    for step in range(int(lengths.max())):
+        rows, live = first + np.minimum(step, lengths - 1), step < lengths
+        obs = {name: torch.as_tensor(value[rows]) for name, value in observed.items()}
+        results[rows[live]] = agent.act({**tracked, **obs}).numpy()[live]
     return results
 
 

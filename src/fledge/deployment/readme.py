@@ -7,10 +7,10 @@ from typing import Any
 
 HEAD = """# {policy}
 
-A policy trained with Fledge {fledge}, and the runtime that flies it. Needs Python 3.8 or newer, NumPy and onnxruntime.
+A policy of Fledge {fledge}, and the runtime that flies it. Needs Python 3.8 or newer and {packages}.
 
 ```
-pip install numpy onnxruntime
+pip install {pip}
 {build}python -m fledge_runtime verify .
 ```
 
@@ -69,7 +69,9 @@ def write_readme(path: Path, contract: dict[str, Any]) -> None:
 
     readings, planner = contract["raw_inputs"], contract["planner"]
     facts = {key: contract[key] for key in ("policy", "fledge", "decision_s")}
-    text = HEAD.format(**facts, build=BUILD if planner else "", sequences=SEQUENCES)
+    packages = ["numpy", *(["onnxruntime"] if contract["inputs"] else [])]
+    needs = {"packages": " and ".join(packages), "pip": " ".join(packages)}
+    text = HEAD.format(**facts, **needs, build=BUILD if planner else "", sequences=SEQUENCES)
     if readings is None:
         inputs, outputs = (", ".join(contract[key]) for key in ("inputs", "outputs"))
         text += NETWORK.format(**facts, inputs=inputs, outputs=outputs)

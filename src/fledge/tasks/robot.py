@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from fledge.agents.base import BaseAgent
 from fledge.envs.base import TensorEnv
 
 
@@ -33,8 +34,17 @@ class Readings:
 class RobotSide:
     """How a task's policies are flown from readings."""
 
-    def describe(self, cfg: Any, observes: Sequence[str]) -> dict[str, Any] | None:
+    def planner_config(self, cfg: Any, agent: BaseAgent) -> Any | None:
+        """Return the env config with the settings of an agent that the runtime's planner flies as it is, without a network.
+
+        None: the agent needs its network.
+        """
+        return None
+
+    def describe(self, cfg: Any, observes: Sequence[str], network: bool = True) -> dict[str, Any] | None:
         """Return the entries of a deployment contract for a policy with these observations.
+
+        `network` is false for an agent that has a `planner_config`.
 
         Keys: raw_inputs, timing, limits, sensor, planner, reset. None: the policy's observations cannot be computed from
         readings, so that only its network can be deployed.

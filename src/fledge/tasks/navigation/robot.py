@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from fledge.agents.base import BaseAgent
 from fledge.core.settings import flat_settings
 from fledge.envs.base import TensorEnv
 from fledge.tasks.navigation.config import ActionForm, NavigationConfig
 from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.perception.config import PerceptionConfig
 from fledge.tasks.navigation.physics.shapes import sizes
+from fledge.tasks.navigation.planner.pilot import PlannerPilot
 from fledge.tasks.navigation.randomize import RandomizeConfig
 from fledge.tasks.navigation.sensing.observations import DYNAMIC_OBSTACLE, GRID_MAP, NEAREST, OBSERVATIONS, PLAN
 from fledge.tasks.navigation.sensing.rays import azimuths_deg, bin_deg, directions, elevations_deg
@@ -57,17 +59,20 @@ ABSENT = {
 class NavigationRobot(RobotSide):
     """Velocity commands from a point cloud, odometry and a goal."""
 
-    def describe(self, cfg: NavigationConfig, observes: Sequence[str]) -> dict[str, Any] | None:
+    def planner_config(self, cfg: NavigationConfig, agent: BaseAgent) -> NavigationConfig | None:
+        return dataclasses.replace(cfg, planner=agent.cfg) if isinstance(agent, PlannerPilot) else None
+
+    def describe(self, cfg: NavigationConfig, observes: Sequence[str], network: bool = True) -> dict[str, Any] | None:
         computable = {observation.name for observation in OBSERVATIONS} - {GRID_MAP.name}
         if cfg.action_form is not ActionForm.velocity or set(observes) - computable:
             return None
-        computes = [
-            name for name in observes if name == PLAN.name or (name == DYNAMIC_OBSTACLE.name and cfg.tracks_movers)
-        ]
+        plans = not network or PLAN.name in observes
+        tracked = [DYNAMIC_OBSTACLE.name] if cfg.tracks_movers else []
+        computes = [name for name in observes if network and name in (PLAN.name, *tracked)]
         raw = (
             READ_FROM if cfg.tracks_movers or DYNAMIC_OBSTACLE.name not in observes else {**READ_FROM, "movers": MOVERS}
         )
-        memories = ["goal frame", *(["planner's memory", "last action"] if computes else [])]
+        memories = ["goal frame", *(["planner's memory", "last action"] if plans else [])]
         return {
             "raw_inputs": raw,
             "missing": {name: text for name, text in ABSENT.items() if name in observes},
@@ -78,7 +83,7 @@ class NavigationRobot(RobotSide):
                 "max_height_m": cfg.max_height_m,
             },
             "sensor": describe_sensor(cfg),
-            "planner": describe_planner(cfg, computes) if computes else None,
+            "planner": describe_planner(cfg, computes) if plans or computes else None,
             "reset": memories,
         }
 
