@@ -92,14 +92,16 @@ def planner(num_envs: int, threads: int | None, decisions: int, movers: int, as_
 
 @main.command()
 @click.argument("policy", default="fledge-nav")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--flights", default=100, show_default=True, help="Flights.")
+@click.option("--first", default=0, show_default=True, help="Number of the first flight, a multiple of 128: for parts.")
 @click.option(
     "--preset", default="crossing", show_default=True, help="Env preset to fly in; the policy keeps its sensors."
 )
 @as_json
-def runtime(policy: str, flights: int, preset: str, as_json: bool) -> None:
+def runtime(policy: str, overrides: tuple[str, ...], flights: int, first: int, preset: str, as_json: bool) -> None:
     """Flights by fledge_runtime, from readings, beside the policy's own: commands, outcomes, time of a decision."""
-    measure("runtime", as_json, policy=policy, flights=flights, preset=preset)
+    measure("runtime", as_json, policy=policy, overrides=overrides, flights=flights, first=first, preset=preset)
 
 
 @main.command()

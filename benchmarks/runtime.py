@@ -9,23 +9,28 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 from rich.console import RenderableType
 
 from benchmarks.tables import machine_line, table, three_digits
+from fledge.core.errors import ConfigError
 from fledge.core.machine import machine_info
+from fledge.core.settings import flat_settings
 from fledge.deployment.api import deploy
 from fledge.deployment.runtime import find_runtime
 from fledge.envs.base import TensorEnv
 from fledge.envs.placement import EnvPlacement
 from fledge.evaluation.env_config import eval_env
+from fledge.tasks.policy_factory import TrainedEnv
 from fledge.tasks.policy_loader import LoadedPolicy, check_fit, load_policy
 
 EQUAL_M_S = 1e-5  # commands that differ by less are equal
@@ -36,46 +41,62 @@ BINS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 def run(
     policy: str = "fledge-nav",
     flights: int = 1000,
+    first: int = 0,
     seed: int = 11,
     preset: str | None = "crossing",
     overrides: tuple[str, ...] = (),
     on_progress: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """Return how commands and outcomes of the runtime compare with those of the policy, and its time; JSON-able."""
+    """Return how commands and outcomes of the runtime compare with those of the policy, and its time; JSON-able.
+
+    Args:
+        first: Number of the first flight, a multiple of WAVE: parts of a run are the same flights as the whole.
+    """
+    if first % WAVE:
+        raise ConfigError(f"first={first} must be a multiple of {WAVE}, the flights that fly at once.")
     say = on_progress or (lambda line: None)
     find_runtime()
     from fledge_runtime.pilot import load
 
-    loaded = load_policy(policy)
+    begun, loaded = time.perf_counter(), load_policy(policy)
     cfg = loaded.task.policy.robot.recording_config(eval_env(loaded, preset, overrides).cfg)
-    gaps, spans = [], []
-    ours: list[int] = []
-    own: list[int] = []
-    with tempfile.TemporaryDirectory() as folder:
+    flown_in = dataclasses.replace(loaded, env=TrainedEnv(flat_settings(cfg)))
+    found: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder, c_planner(Path(folder)):
         say(f"deploying {policy}")
-        deployment = load(deploy(loaded, Path(folder) / "deployed", **settings_of(overrides), progress=False).path)
+        deployment = load(deploy(flown_in, Path(folder) / "deployed", progress=False).path)
         pilots = [deployment.pilot() for _ in range(min(WAVE, flights))]
-        for wave, first in enumerate(range(0, flights, WAVE)):
-            count = min(WAVE, flights - first)
-            say(f"flight {first + 1} of {flights}")
+        for start in range(first, first + flights, WAVE):
+            count, wave = min(WAVE, first + flights - start), start // WAVE
+            say(f"flight {start + 1} of {first + flights}")
             flown = fly(loaded, cfg, count, seed + wave, pilots[:count])
-            gaps.append(flown.pop("gaps"))
-            spans.append(flown.pop("cpu_ms"))
-            ours += flown["outcomes"]
-            own += fly(loaded, cfg, count, seed + wave, [])["outcomes"]
+            own = fly(loaded, cfg, count, seed + wave, [])["outcomes"]
+            found.append({**flown, "own": own, "flight": start + np.arange(count)})
         engine = getattr(deployment.planner(), "name", None)
     names = {value: name for value, name in loaded.task.env.outcomes.items() if value}  # type: ignore[union-attr]
+    every = {name: np.concatenate([one[name] for one in found]) for name in found[0]}
+    told = {"policy": policy, "flights": flights, "first": first, "seed": seed, "preset": preset}
     return {
         "machine": machine_info(),
-        "settings": {"policy": policy, "flights": flights, "seed": seed, "preset": preset, "planner": engine},
-        "commands": compare(np.concatenate(gaps)),
-        "outcomes": outcomes(np.array(ours), np.array(own), names),
-        "cpu_ms": percentiles(np.concatenate(spans)),
+        "settings": {**told, "overrides": list(overrides), "planner": engine},
+        "commands": compare(every["gaps"]),
+        "outcomes": outcomes(every["flight"], every["outcomes"], every["own"], names),
+        "cpu_ms": percentiles(every["cpu_ms"]),
+        "seconds": time.perf_counter() - begun,
     }
 
 
-def settings_of(overrides: tuple[str, ...]) -> dict[str, Any]:
-    return {key: value for key, _, value in (word.partition("=") for word in overrides)}
+@contextlib.contextmanager
+def c_planner(folder: Path) -> Iterator[None]:
+    """Let pilots use the planner's C library, built in `folder` unless it was built before; without a compiler, NumPy."""
+    from fledge_runtime import native
+
+    library = native.load()
+    if library is None:
+        with contextlib.suppress(OSError, subprocess.CalledProcessError):
+            library = native.load(native.build(folder / native.LIBRARY))
+    with mock.patch.object(native, "load", return_value=library):
+        yield
 
 
 def fly(policy: LoadedPolicy, cfg: Any, count: int, seed: int, pilots: list[Any]) -> dict[str, Any]:
@@ -101,7 +122,7 @@ def fly(policy: LoadedPolicy, cfg: Any, count: int, seed: int, pilots: list[Any]
             policy.agent.reset(out["terminated"] | out["truncated"])
             now = out["outcome"].tolist()
             ended = [old or int(new) for old, new in zip(ended, now, strict=True)]
-    return {"outcomes": ended, "gaps": np.array(gaps), "cpu_ms": np.array(spans)}
+    return {"outcomes": np.array(ended), "gaps": np.array(gaps), "cpu_ms": np.array(spans)}
 
 
 def steer(
@@ -116,8 +137,9 @@ def steer(
     """Replace the policy's actions of flights that have not ended by those of the pilots; return differences and times."""
     from fledge_runtime.inputs import Inputs
 
-    readings, gaps, spans = policy.task.policy.robot.read(env, obs), [], []
-    for i in (i for i, over in enumerate(ended) if not over):
+    flying = [i for i, over in enumerate(ended) if not over]
+    readings, gaps, spans = policy.task.policy.robot.read(env, obs, flying), [], []
+    for i in flying:
         pilot = pilots[i]
         if clock == 0.0:
             pilot.reset(readings.start_w[i], readings.goal_w[i])
@@ -143,13 +165,17 @@ def compare(gaps: np.ndarray) -> dict[str, Any]:
     }
 
 
-def outcomes(ours: np.ndarray, own: np.ndarray, names: dict[int, str]) -> dict[str, Any]:
-    """Return counts of outcomes of both, and in how many flights they are the same."""
+def outcomes(flight: np.ndarray, ours: np.ndarray, own: np.ndarray, names: dict[int, str]) -> dict[str, Any]:
+    """Return counts of outcomes of both, in how many flights they are the same, and the flights in which they differ."""
     counts = {
         name: {"runtime": int((ours == value).sum()), "policy": int((own == value).sum())}
         for value, name in names.items()
     }
-    return {"flights": len(ours), "same": int((ours == own).sum()), "counts": counts}
+    differ = [
+        {"flight": int(flight[k]), "runtime": names[int(ours[k])], "policy": names[int(own[k])]}
+        for k in np.flatnonzero(ours != own)
+    ]
+    return {"flights": len(ours), "same": len(ours) - len(differ), "counts": counts, "differ": differ}
 
 
 def percentiles(ms: np.ndarray) -> dict[str, float]:
@@ -163,12 +189,15 @@ def render(result: dict[str, Any]) -> list[RenderableType]:
     view = table("How flights ended", "", "runtime", "policy")
     for name, counts in ends["counts"].items():
         view.add_row(name, str(counts["runtime"]), str(counts["policy"]))
+    others = [f"flight {one['flight']}: {one['runtime']}, policy {one['policy']}" for one in ends["differ"]]
     return [
         machine_line(result["machine"], "start"),
-        f"{result['settings']['policy']}: {ends['flights']:,} flights, {commands['decisions']:,} decisions from readings",
-        f"Commands within {EQUAL_M_S:g} m/s of the policy's: {commands['equal_share']:.4%}; of the {commands['unequal']} "
-        f"others the furthest is {commands['largest_m_s']:.2g} m/s away",
+        f"{result['settings']['policy']}: {ends['flights']:,} flights, {commands['decisions']:,} decisions from readings in "
+        f"{result['seconds']:.0f} s; planner: {result['settings']['planner']}",
+        f"Commands: {commands['unequal']:,} of {commands['decisions']:,} differ from the policy's by more than {EQUAL_M_S:g} "
+        f"m/s; the largest difference is {commands['largest_m_s']:.2g} m/s",
         f"Flights that end in the same way: {ends['same']:,} of {ends['flights']:,}",
+        *others,
         view,
         "CPU time per decision, ms: " + ", ".join(f"{name} {three_digits(value)}" for name, value in ms.items()),
     ]

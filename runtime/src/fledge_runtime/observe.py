@@ -43,12 +43,12 @@ class Observer:
 
     def to_goal_frame(self, vector: np.ndarray) -> np.ndarray:
         """Turn vectors [..., 3] from the world into the goal frame."""
-        (c, s), (x, y, z) = self.along, np.moveaxis(vector, -1, 0)
+        (c, s), (x, y, z) = self.along, (vector[..., k] for k in range(3))
         return np.stack([c * x + s * y, -s * x + c * y, z], axis=-1)
 
     def to_world(self, vector: np.ndarray) -> np.ndarray:
         """Turn vectors [..., 3] from the goal frame into the world."""
-        (c, s), (x, y, z) = self.along, np.moveaxis(vector, -1, 0)
+        (c, s), (x, y, z) = self.along, (vector[..., k] for k in range(3))
         return np.stack([c * x - s * y, s * x + c * y, z], axis=-1)
 
     def read(self, inputs: Inputs) -> dict[str, np.ndarray]:

@@ -55,6 +55,9 @@ class RobotSide:
         """Return the config of an env whose readings are without faults, for golden sequences."""
         return cfg
 
-    def read(self, env: TensorEnv, obs: Mapping[str, Tensor]) -> Readings:
-        """Return the readings of all rows of an env of `recording_config`, before their next decision."""
+    def read(self, env: TensorEnv, obs: Mapping[str, Tensor], rows: Sequence[int] | None = None) -> Readings:
+        """Return the readings of all rows of an env of `recording_config`, before their next decision.
+
+        `rows`: points and movers of other rows may be left empty.
+        """
         raise NotImplementedError
