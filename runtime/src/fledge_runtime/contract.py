@@ -6,7 +6,8 @@ files                       SHA-256 of every other file
 decision_s, timing, limits  decision rate, largest ages of inputs, delays of training, speeds and heights
 raw_inputs, frames          readings that a pilot takes; null: the folder's network is flown by observations alone
 sensor, planner             geometry of the rays, settings of the planner (null: none)
-observation, action         inputs and outputs of the network, named in `inputs` and `outputs`; `memory` of a recurrent one
+observation, action         inputs and outputs of the network, named in `inputs` (empty: no network, the planner flies)
+                            and `outputs`; `memory` of a recurrent one
 reset                       what begins anew with every flight
 evaluated                   worlds, speeds and success with intervals; null: not evaluated
 """
