@@ -44,3 +44,33 @@ def test_only_training_leaves_torchs_products(monkeypatch: pytest.MonkeyPatch) -
     net.float()(torch.zeros(0, 6))  # as is an empty batch
     torch.jit.trace(net, x, check_trace=False)
     assert len(calls) == 2
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(50, 128), (128, 64)])
+def test_products_get_dense_operands(inputs: int, outputs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dense(tensor: torch.Tensor) -> bool:
+        return tensor.is_contiguous() or tensor.t().is_contiguous()
+
+    seen: list[bool] = []
+    right = module._product
+    monkeypatch.setattr(module, "HAS_ONEDNN", True)
+    monkeypatch.setattr(
+        module, "_product", lambda a, b, *rest: (seen.append(dense(a) and dense(b)), right(a, b, *rest))[1]
+    )
+    layer = Linear(inputs, outputs)
+    layer(
+        torch.randn(40, 200)[:, :inputs].requires_grad_()
+    ).sum().backward()  # both operands of the backward are strided
+    assert seen[1:] == [True, True]
+
+
+def test_what_only_torch_can_do_is_left_to_torch() -> None:
+    x = torch.randn(4, 6)
+    unbiased = Linear(6, 3, bias=False)
+    unbiased(x).sum().backward()
+    assert torch.equal(unbiased.weight.grad, x.sum(0).expand(3, 6))
+    assert Linear(0, 3)(torch.zeros(4, 0)).shape == (4, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert Linear(6, 3)(x).dtype == torch.bfloat16
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        Linear(6, 3)(torch.randn(4, 5))

@@ -20,12 +20,17 @@ def trains_natively(module: nn.Module, x: Tensor) -> bool:
     """Return whether a module may compute float32 `x` on the CPU by other means than torch's operations."""
     if not module.training or torch.jit.is_tracing() or torch.compiler.is_compiling():
         return False
+    if torch.is_autocast_enabled("cpu") or any(
+        part.dtype != torch.float32 for part in module.parameters(recurse=False)
+    ):
+        return False
     return x.device.type == "cpu" and x.dtype == torch.float32 and x.dim() == 2 and len(x) > 0
 
 
 class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
-        product = linear_in_training if trains_natively(self, x) else F.linear
+        native = trains_natively(self, x) and x.shape[1] == self.in_features > 0 and self.bias is not None
+        product = linear_in_training if native else F.linear
         return product(x, self.weight, self.bias)
 
 
@@ -44,6 +49,7 @@ class _LinearOneDNN(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
+        x, grad = x.contiguous(), grad.contiguous()  # products of strided operands are up to a thousand times slower
         outputs, inputs = weight.shape
         # oneDNN is faster with the smaller dimension first
         by_weight = _product(grad.t(), x.t()) if outputs <= 2 * inputs else _product(x.t(), grad.t()).t()

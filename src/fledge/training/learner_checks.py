@@ -23,8 +23,8 @@ SHOW_ALL = "On the command line, --debug shows the traceback."
 # number of the rounding that this version trains with, part of a saved state; states of versions before have none
 ROUNDING = 2
 OTHER_ROUNDING = (
-    "An earlier version saved it: PPO's loss, linear layers and NavRL's LiDAR encoder round differently since then, so the "
-    "continuation is not bit for bit what that version would have computed."
+    "An earlier version saved it: losses, linear layers, NavRL's LiDAR encoder and the LiDAR of env.world round differently "
+    "since then, so the continuation is not bit for bit what that version would have computed."
 )
 
 

@@ -22,6 +22,7 @@ from fledge.tasks.navigation.perception import kernels as perception
 from fledge.tasks.navigation.perception.structs import faults_bytes, make_faults
 from fledge.tasks.navigation.physics import episode, flight, meetings
 from fledge.tasks.navigation.physics.maps import MapBank
+from fledge.tasks.navigation.physics.near_boxes import scans_objects
 from fledge.tasks.navigation.physics.quadrotor import ROTOR_FILTER
 from fledge.tasks.navigation.physics.structs import Beams, Drones, Obs, Outcome, Result, allocate, bind, make_params
 from fledge.tasks.navigation.physics.voxel_worlds import is_scene
@@ -86,8 +87,7 @@ class NavigationEnv(WarpEnv):
             scene=int(self.bank.scene is not None),
         )
         self.beams = self._make_beams()
-        # in object order, one thread per drone; a GPU needs more threads, and other sensors and worlds other rays
-        self.scans_objects = self.device.type == "cpu" and not cfg.casts_single_rays
+        self.scans_objects = scans_objects(cfg, self.device)
         n, ring = self.num_envs, cfg.randomize.latency_steps + 1
         track = (n, cfg.decimation + 1 if cfg.drones > 1 else 0)
         self.drones, self.state = allocate(Drones, {1: (n,), 2: (n, ring), "track": track}, self.device)

@@ -102,3 +102,22 @@ def test_native_code_runs_in_training_only(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(calls) == 3
     encoder.train()(x.double().float().requires_grad_()).sum().backward()  # only the folded products have this gradient
     assert len(calls) == 3
+
+
+def test_nan_stays_nan_in_training_too() -> None:
+    torch.manual_seed(0)
+    encoder = LidarEncoder()
+    lidar = torch.rand(5, 144)
+    lidar[2, 70] = torch.nan
+    out = encoder(lidar)
+    assert (
+        out.isnan().any(1).tolist()
+        == encoder.eval()(lidar).isnan().any(1).tolist()
+        == [False, False, True, False, False]
+    )
+
+
+@pytest.mark.parametrize("width", [100, 143])
+def test_scans_of_another_size_are_refused(width: int) -> None:
+    with pytest.raises(RuntimeError):
+        LidarEncoder()(torch.rand(3, width))

@@ -185,3 +185,17 @@ def test_a_box_in_the_wrong_place_is_noticed(make: Make) -> None:
     corner = env.bank.worlds._kept["box_low"]
     corner.assign(corner.numpy() - 0.01)
     assert mismatch(look(env), right) > 0.05
+
+
+def test_sensors_that_cast_single_rays_need_no_lists(make: Make) -> None:
+    rings, single = make("rooms"), make("rooms", lidar_tilts=True)
+    assert rings.bank.worlds is not None
+    assert single.bank.worlds is not None
+    assert (rings.bank.worlds._kept["near"].numpy()[..., 1] > 0).any()
+    assert not (single.bank.worlds._kept["near"].numpy()[..., 1] > 0).any()
+
+
+def test_the_walk_ends_for_nan(make: Make) -> None:
+    env = make("rooms")
+    env.state["quat"][0] = torch.nan
+    look(env, objects=False)

@@ -1,5 +1,6 @@
 """The report about a world, its picture, and the boxes that show it."""
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -96,6 +97,16 @@ def test_boxes_cover_exactly_the_solid_voxels() -> None:
     assert len(boxes) < solid.sum()
     assert len(merge_voxels(house()[:, :, 2:20])) == 8  # four walls, and the dividing one around the door in pieces
     assert merge_voxels(np.zeros((3, 3, 3), bool)).shape == (0, 6)
+
+
+def test_merging_takes_a_few_bytes_per_voxel() -> None:
+    solid = np.zeros((200, 200, 60), bool)
+    solid[:, :, :5] = True
+    tracemalloc.start()
+    merge_voxels(solid)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * solid.size
 
 
 def test_a_ceiling_is_left_out_and_boxes_are_few() -> None:

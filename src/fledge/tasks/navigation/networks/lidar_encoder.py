@@ -166,7 +166,7 @@ class LidarEncoder(nn.Module):
         # Conv2d flattens as (channel, azimuth, elevation), this encoder as (azimuth, channel, elevation), or natively as
         # (azimuth, elevation, channel)
         weight = self.linear.weight.view(128, 16, 9, 2)
-        if trains_natively(self, lidar) and not lidar.requires_grad:
+        if trains_natively(self, lidar) and not lidar.requires_grad and lidar.shape[1] == AZIMUTHS * ELEVATIONS:
             from fledge.tasks.navigation.networks.lidar_native import NativeConvs
 
             parts = [part for conv in self.convs for part in (conv.weight, conv.bias)]

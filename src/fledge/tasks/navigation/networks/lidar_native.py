@@ -53,7 +53,7 @@ _FORWARD = """
         p = __builtin_elementwise_fma(p, r, (V)0.5f);
         p = __builtin_elementwise_fma(p * r, r, r);
         const V power = __builtin_bit_cast(V, (__builtin_convertvector(n, I) + 127) << 23);
-        return x > 0.0f ? x : __builtin_elementwise_fma(power, p, power - 1.0f);
+        return x <= 0.0f ? __builtin_elementwise_fma(power, p, power - 1.0f) : x;  // NaN stays NaN
     };
     float padded[160];
     for (int i = 0; i < 160; ++i) padded[i] = i >= 8 && i < 152 ? x[i - 8] : 0.0f;

@@ -11,7 +11,9 @@ import dataclasses
 import math
 
 import numpy as np
+import torch
 
+from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.worlds.boxes import merge_voxels
 from fledge.tasks.navigation.worlds.rectangles import boxes_of_triangles
 from fledge.tasks.navigation.worlds.voxels import World
@@ -19,7 +21,7 @@ from fledge.tasks.navigation.worlds.voxels import World
 BUCKET_M = 1.0
 MOST_BUCKETS = 10_000  # of a world; larger worlds have larger buckets
 CROWDED = 256  # boxes in reach, above which a walk over voxels is faster
-MOST_RUNS = 2_000_000  # of solid voxels along y; a world with more, such as a large scan, would take long to merge
+MOST_RUNS = 500_000  # of solid voxels along y; a world with more, such as a large scan, would take long to merge
 SOLID = 0  # `faces` of a box that is solid inside
 
 
@@ -34,15 +36,24 @@ class NearBoxes:
     faces: np.ndarray  # [E] int32: SOLID, or bits of the faces that a hollow box has: x0, x1, y0, y1, z0, z1
 
 
+def scans_objects(cfg: NavigationConfig, device: torch.device) -> bool:
+    """Return whether scans go from the objects near a drone to its beams, by one thread per drone; else each beam walks.
+
+    A GPU needs more threads, and sensors that cast single rays have no rings of beams.
+    """
+    return device.type == "cpu" and not cfg.casts_single_rays
+
+
 def near_boxes(world: World, has_triangles: np.ndarray | None, reach_m: float) -> NearBoxes:
     """Return the boxes of a world within `reach_m`, seen from above, of each bucket.
 
-    `has_triangles` [X, Y, Z] bool says in which voxels triangles are the surface; None without a mesh.
+    A reach of 0 makes no lists. `has_triangles` [X, Y, Z] bool says in which voxels triangles are the surface; None without a
+    mesh.
     """
     low, high = (bound.astype(np.float32) for bound in world.bounds)
     solid = world.solid if has_triangles is None else world.solid & ~has_triangles
     runs = np.count_nonzero(solid[:, 0]) + np.count_nonzero(solid[:, 1:] & ~solid[:, :-1])
-    if runs > MOST_RUNS:
+    if runs > MOST_RUNS or reach_m <= 0:
         none = np.array([[0, -1]], np.int32)
         return NearBoxes(float((high - low).max()), (1, 1), none, np.zeros((0, 2, 3), np.float32), none[0, :0])
     corners = (world.origin + merge_voxels(solid).reshape(-1, 2, 3) * world.cell_m).astype(np.float32)

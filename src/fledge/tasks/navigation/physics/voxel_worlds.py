@@ -19,7 +19,7 @@ from fledge.core.machine import available_bytes
 from fledge.core.paths import path_hint
 from fledge.core.random import derive_seed
 from fledge.tasks.navigation.config import NavigationConfig
-from fledge.tasks.navigation.physics.near_boxes import NearBoxes, near_boxes
+from fledge.tasks.navigation.physics.near_boxes import NearBoxes, near_boxes, scans_objects
 from fledge.tasks.navigation.physics.paths import make_paths
 from fledge.tasks.navigation.physics.voxel_struct import Voxels
 from fledge.tasks.navigation.worlds.distance import chebyshev
@@ -91,7 +91,8 @@ class VoxelWorlds:
             else draw_routes(world, derive_seed(own_seed, n), ROUTES, clearance, HEIGHTS_M, shortest_route(world))
             for n, world in enumerate(self.worlds)
         ]
-        self.struct, self._kept = pack(self.worlds, self.routes, self.number, device, cfg.lidar_range_m)
+        reach_m = cfg.lidar_range_m if scans_objects(cfg, device) else 0.0
+        self.struct, self._kept = pack(self.worlds, self.routes, self.number, device, reach_m)
         self.scene = self.worlds[0].scene
         if self.scene is not None:
             movers = [world.scene.movers for world in self.worlds if world.scene]
@@ -138,7 +139,7 @@ class VoxelWorlds:
     def _check_memory(self, device: torch.device) -> None:
         largest = max(world.solid.size for world in self.worlds)
         each = largest * (5 if any(world.triangles is not None for world in self.worlds) else 1)
-        need, have = len(self.worlds) * each, available_bytes(device)
+        need, have = len(self.worlds) * each + 4 * largest, available_bytes(device)  # 4: while it is packed
         if need > 0.8 * have:
             raise MemoryBudgetError(
                 f"{len(self.worlds)} worlds of up to {largest:,} voxels need {need / 2**30:.1f} GiB, but "

@@ -50,6 +50,8 @@ def scan_azimuth(i: int, h: int, p: Params, maps: Maps, beams: Beams, drones: Dr
     angle = yaw_of(drones.quat[i]) + TWO_PI * float(h) / float(p.lidar_azimuths)
     dx = wp.cos(angle)
     dy = wp.sin(angle)
+    if dx != dx:
+        return  # a walk along NaN would not end
     pos = drones.pos[i]
     for g in range((p.elevations + 3) / 4):
         d = wp.vec4()

@@ -29,7 +29,8 @@ def merge_voxels(solid: np.ndarray) -> np.ndarray:
     Voxels become runs along y; equal runs are joined along x, and then equal layers along z: few boxes also where obstacles
     stand on a ground.
     """
-    edges = np.diff(solid.transpose(0, 2, 1).astype(np.int8), axis=2, prepend=0, append=0)
+    none = np.int8(0)  # a plain 0 would make all of them int64
+    edges = np.diff(solid.transpose(0, 2, 1).astype(np.int8), axis=2, prepend=none, append=none)
     x, z, y0 = np.nonzero(edges == 1)
     y1 = np.nonzero(edges == -1)[2]
     boxes = np.stack([x, y0, z, x + 1, y1, z + 1], axis=1)
