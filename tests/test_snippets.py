@@ -231,7 +231,6 @@ def test_the_steps_of_the_robot_page_fly(tmp_path: Path) -> None:
     assert flown[4:] == [[0, 0.8, 0], [0, -0.8, 0], [0, 0, 0.8], [0, 0, -0.8], [0.8, 0, 0]]
     with FakeFlightController(14563, (0.0, 0.0, 4.0)):
         told = snippet["fly_steps"]("udpin:127.0.0.1:14563", tmp_path / "steps.flog", seconds=1.5)
-    assert told["reason"] == "stopped"
     commands = [record for record in read_log(tmp_path / "steps.flog") if record.kind == "command"]
     assert len(commands) == told["decisions"] > 3
 
