@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -150,9 +151,21 @@ def page_name(page: Path) -> str:
 
 
 def test_every_block_is_python_a_preset_or_command_lines() -> None:
-    assert {block.language for block in BLOCKS} == {"", "python", "text", "yaml"}
+    assert {block.language for block in BLOCKS} == {"", "python", "cpp", "text", "yaml"}
     kinds = {line.text.split()[0] for line in SHOWN if "=" not in line.text.split()[0]}
-    assert kinds == {"fledge", "fledge-runtime", "make", "python", "torchrun", "pip", ".", "tensorboard"}
+    assert kinds == {
+        "fledge",
+        "fledge-runtime",
+        "make",
+        "python",
+        "torchrun",
+        "pip",
+        ".",
+        "tensorboard",
+        "cd",
+        "g++",
+        "./fly",
+    }
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "yaml"], ids=label)
@@ -172,6 +185,54 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pyte
     if "torchrl" in page.read_text() and page.name == "replay.md":
         pytest.importorskip("torchrl")
     run_page(page, tmp_path, monkeypatch)
+    if any(block.language == "cpp" for block in blocks_of(page)):
+        run_cpp(page, tmp_path)
+
+
+def run_cpp(page: Path, folder: Path) -> None:
+    """Build and run the C++ program of a page by its command lines; the page must have what it prints."""
+    if shutil.which("g++") is None or shutil.which("cc") is None:
+        pytest.skip("no C++ compiler")
+    program = next(block for block in blocks_of(page) if block.language == "cpp")
+    (folder / "fly.cpp").write_text(program.text)
+    lines = next(block.text for block in blocks_of(page) if "g++" in block.text)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    told = subprocess.run(
+        ["bash", "-ec", lines],
+        cwd=folder,
+        env={"PATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert told.returncode == 0, told.stderr
+    assert f"`{told.stdout.splitlines()[-1]}`" in page.read_text()
+
+
+ALONE = [block for block in BLOCKS if block.page.name == "robot.md" and block.language == "python"]
+
+
+@pytest.mark.parametrize("block", ALONE, ids=label)
+def test_a_snippet_of_the_robot_page_runs_alone(block: Block) -> None:
+    exec(block.text, {"__name__": "snippet"})
+
+
+def test_the_steps_of_the_robot_page_fly(tmp_path: Path) -> None:
+    pytest.importorskip("pymavlink")
+    from fledge_runtime.bridges.fake_flight_controller import FakeFlightController
+    from fledge_runtime.log import read_log
+
+    snippet: dict[str, Any] = {"__name__": "snippet"}
+    exec(next(block.text for block in ALONE if "def fly_steps" in block.text), snippet)
+    steps = snippet["Steps"]()
+    steps.reset(None, None)
+    times = [0.0, 1.9, 2.1, 4.1, 8.1, 12.1, 16.1, 20.1, 24.1]
+    flown = [steps.step(types.SimpleNamespace(time_s=time)).velocity_w.tolist() for time in times]
+    assert flown[:4] == [[0.8, 0, 0], [0.8, 0, 0], [0, 0, 0], [-0.8, 0, 0]]
+    assert flown[4:] == [[0, 0.8, 0], [0, -0.8, 0], [0, 0, 0.8], [0, 0, -0.8], [0.8, 0, 0]]
+    with FakeFlightController(14563, (0.0, 0.0, 4.0)):
+        told = snippet["fly_steps"]("udpin:127.0.0.1:14563", tmp_path / "steps.flog", seconds=1.5)
+    commands = [record for record in read_log(tmp_path / "steps.flog") if record.kind == "command"]
+    assert len(commands) == told["decisions"] > 3
 
 
 def run_page(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
