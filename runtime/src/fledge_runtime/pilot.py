@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fledge_runtime.contract import GOLDEN, POLICY, check_files, read_contract
+from fledge_runtime.contract import GOLDEN, POLICY, as_contract_error, check_files, read_contract
 from fledge_runtime.errors import ContractError, InputError
 from fledge_runtime.inputs import Command, Inputs
 from fledge_runtime.observe import Observer, numbers
@@ -34,7 +34,8 @@ def load(folder: str | os.PathLike[str], goldens: bool = True) -> Deployment:
         from fledge_runtime.goldens import Goldens
         from fledge_runtime.verify import check
 
-        check(deployment, Goldens.read(path / GOLDEN, contract), sequences=1)
+        with as_contract_error(path):
+            check(deployment, Goldens.read(path / GOLDEN, contract), sequences=1)
     return deployment
 
 
@@ -57,13 +58,15 @@ class Deployment:
                 f"The policy in {self.folder} reads observations of its own task ({names}), which a pilot cannot compute: use "
                 "deployment.policy()."
             )
-        return Pilot(self)
+        with as_contract_error(self.folder):
+            return Pilot(self)
 
     def policy(self) -> Policy:
         """Return the network alone: observations in, action out. Every episode that runs at the same time needs its own."""
         if not self.contract["inputs"]:
             raise ContractError(f"The folder {self.folder} has no network, its planner flies: use deployment.pilot().")
-        return Policy(self.folder / POLICY, self.contract)
+        with as_contract_error(self.folder):
+            return Policy(self.folder / POLICY, self.contract)
 
     def planner(self) -> Any:
         """Return the planner that flies, or whose plan the network reads; None if there is none."""
