@@ -92,7 +92,8 @@ class Windows:
         self.flown, self.axes = flown, axes
         rate = float(np.median(np.diff(flown.time_s))) if len(flown.time_s) > 1 else math.inf
         count = max(8, round(WINDOW_S / max(rate, 1e-3)) + 1)
-        starts = np.arange(0, len(flown.time_s) - count + 1, max(1, count // 2)) if rate <= 0.25 else []
+        last = len(flown.time_s) - count + 1 if rate <= 0.25 else 0
+        starts = range(0, last, max(1, count // 2))
         rows = [
             start + np.arange(count) for start in starts if self.usable(start, start + count - 1, 1.5 * count * rate)
         ]

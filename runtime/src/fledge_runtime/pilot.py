@@ -16,6 +16,8 @@ from fledge_runtime.inputs import Command, Inputs
 from fledge_runtime.observe import Observer, numbers
 from fledge_runtime.policy import Policy
 
+FARTHEST_M = 1e5  # from the goal; beyond, single precision is coarser than a centimetre
+
 
 def load(folder: str | os.PathLike[str], goldens: bool = True) -> Deployment:
     """Load a deployment folder and check it.
@@ -114,6 +116,10 @@ class Pilot:
             raise InputError(f"time_s is {inputs.time_s}, but must grow: the last was {self.time_s}.")
         marks = [time.perf_counter()]
         obs = self.observer.read(inputs)
+        if not np.abs(obs["state"][3:5]).max() <= FARTHEST_M:
+            raise InputError(
+                f"position_w is more than {FARTHEST_M / 1e3:g} km from the goal: check both frames and units."
+            )
         marks.append(time.perf_counter())
         self.complete(obs, self.flown if inputs.flown_w is None else self.to_action(inputs.flown_w))
         marks.append(time.perf_counter())

@@ -69,7 +69,7 @@ def replay(log: str | os.PathLike[str], pilot: Any) -> dict[str, Any]:
     told["turned_deg"] = float(np.mean(angles or [0.0]))
     told["decision_s"] = ours_s = getattr(pilot, "decision_s", None)
     told["flown_decision_s"] = theirs_s = float(np.median(np.diff(times))) if len(times) > 1 else None
-    told["comparable"] = None in (ours_s, theirs_s) or abs(ours_s / theirs_s - 1.0) <= SAME_PERIOD
+    told["comparable"] = not ours_s or not theirs_s or abs(ours_s / theirs_s - 1.0) <= SAME_PERIOD
     return told
 
 

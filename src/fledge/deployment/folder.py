@@ -89,6 +89,7 @@ def fill(place: Path, policy: LoadedPolicy, cfg: Any, evaluation: Evaluation | N
         )
     made = make_contract(policy, cfg, exported["contract"], network=planned is None)
     contract = json.loads(json.dumps(made, allow_nan=False))
+    check_planner(contract)
     goldens = write_goldens(policy, cfg, contract, place / GOLDEN)
     if "slew_m_s2" in goldens:
         contract["limits"]["slew_m_s2"] = round(goldens["slew_m_s2"], 1)
@@ -111,6 +112,17 @@ def fill(place: Path, policy: LoadedPolicy, cfg: Any, evaluation: Evaluation | N
         **{key: checked[key] for key in ("sequences", "decisions", "largest_difference", "ms", "planner")},
         "from_simulator": goldens.get("largest_difference", {}),
     }
+
+
+def check_planner(contract: dict[str, Any]) -> None:
+    """Raise ConfigError if decisions are further apart than the planner predicts."""
+    settings = (contract["planner"] or {}).get("settings", {})
+    horizon = settings.get("planner.horizon_s")
+    if horizon is not None and contract["decision_s"] > horizon:
+        raise ConfigError(
+            f"env.dt_s times env.decimation gives a decision every {contract['decision_s']:g} s, but the planner predicts "
+            f"{horizon:g} s: lower env.decimation, or raise horizon_s."
+        )
 
 
 def copy_runtime(place: Path) -> None:
