@@ -164,5 +164,6 @@ class Pilot:
             "rays_hit": int(np.count_nonzero(lidar)),
             "plan_cost": float(obs["plan"][3]) if "plan" in obs else None,
             "hover_time": float(obs["plan"][5]) if "plan" in obs else None,
+            "response": None if self.planner is None else self.planner.response,
             "ms": dict(zip(("observe", "plan", "network"), spans), total=sum(spans)),
         }

@@ -223,6 +223,26 @@ def test_a_library_of_other_sources_is_not_loaded(
     assert native.load(path) is None
 
 
+@pytest.mark.parametrize("engine", ["c", "numpy"])
+def test_a_planner_tells_the_response_that_it_identified(engine: str, library: ctypes.CDLL) -> None:
+    """A drone that follows its command at once, then one two decisions late."""
+    names = {"gain", "damping", "lag_s", "climb_gain", "climb_lag_s", "delay_s"}
+    rows_of = {"lidar": np.zeros(144), "dynamic_obstacle": np.zeros(50), "pose": [1.5, 0.0], "attitude": [0.0, 0.0]}
+    found = []
+    for late in (0, 2):
+        plans, flown, velocity = make(engine, library, **{"planner.identify": True}), [np.zeros(3)] * 3, np.zeros(3)
+        for k in range(60):
+            state = [1.0, 0.0, 0.0, 20.0, 0.0, *velocity]
+            action = np.full(3, 0.5) + 0.3 * np.sign(np.sin(0.4 * k)) * np.array([1.0, 0.5, 0.0])
+            plans.step({**rows_of, "state": state, "flown": None if k == 0 else flown[-1]})
+            flown.append(action)
+            velocity = velocity + 0.1 * (2.0 * (2.0 * flown[-1 - late] - 1.0) - velocity)
+        assert {*plans.response} == names
+        found.append(plans.response["delay_s"])
+    assert found == [0.0, pytest.approx(0.128)]
+    assert make(engine, library).response is None
+
+
 LOAD_CUT = """
 import sys, warnings
 from pathlib import Path

@@ -179,6 +179,7 @@ struct fledge_planner {
     bool fresh; /* the next step begins a flight */
     vec3 acc, vel, stay_pos;
     int stay;
+    int found[3]; /* of the response: delay in decisions, numbers of the horizontal and the vertical rate */
     vec3 command; /* the planner's own last one */
     char error[160];
 };
