@@ -48,8 +48,8 @@ while flying:  # every {decision_s:g} s
 - Begin each flight with `reset`: it clears {reset}.
 - Start with a low speed limit (deploy with `env.speed_limit=1`) and with a pilot who can take over.
 """
-FLOWN = """Also give `flown_w`, [3] m/s, world: the velocity that was flown since the last decision, if limits of your own changed
-the command. The planner predicts with it; without, it assumes that its command was flown.
+FLOWN = """Also give `flown_w`, [3] m/s, world: the velocity that was flown since the last decision, if limits of your own
+changed the command. The planner predicts with it; without, it assumes that its command was flown.
 
 """
 NETWORK = """
