@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +20,11 @@ from fledge.cli import main
 from fledge.core.errors import ConfigError, FledgeError
 from fledge.core.specs import TensorSpec
 from fledge.deployment import goldens, recording
+from fledge.deployment.folder import check_folder, replace
 from fledge.envs.torch_env import TorchEnv
 from fledge.tasks.base import Task
 from fledge.tasks.loaded_policy import LoadedPolicy
+from fledge_runtime import native
 from fledge_runtime.contract import GOLDEN, file_hash
 from tests.cli.policy_files import write_policy
 
@@ -144,11 +148,51 @@ def test_a_policy_of_headings_is_deployed_as_a_network(tmp_path: Path) -> None:
 def test_folders_with_other_files_and_runs_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("keep")
-    with pytest.raises(ConfigError, match="has other files in it: choose a new folder"):
+    with pytest.raises(ConfigError, match=r"has other files in it, such as notes\.txt: move"):
         fledge.deploy(boat(), tmp_path / "mine")
     assert (tmp_path / "mine" / "notes.txt").read_text() == "keep"
     with pytest.raises(ConfigError, match="is a file"):
         fledge.deploy(boat(), tmp_path / "mine" / "notes.txt")
+
+
+def written_folder(folder: Path) -> Path:
+    """Write what an earlier `fledge deploy` and the runtime leave in a folder."""
+    (folder / "fledge_runtime" / "native").mkdir(parents=True)
+    (folder / "fledge_runtime" / "__pycache__").mkdir()
+    listed = ("policy.onnx", "fledge_runtime/pilot.py")
+    library = f"fledge_runtime/native/{native.LIBRARY}"
+    for name in (*listed, library, f"{library}.sha256", "fledge_runtime/__pycache__/pilot.cpython-311.pyc"):
+        (folder / name).write_text("earlier")
+    contract = {"format": "fledge deployment", "files": dict.fromkeys(listed, "")}
+    (folder / "contract.json").write_text(json.dumps(contract))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["flight-20261118-212737.flog", "fledge_runtime/mine.py", "contract.json.bak"])
+def test_an_earlier_folder_is_not_replaced_if_other_files_are_in_it(name: str, tmp_path: Path) -> None:
+    check_folder(written_folder(tmp_path / "out"))
+    (tmp_path / "out" / name).write_text("mine")
+    with pytest.raises(ConfigError, match=f"such as {re.escape(name)}: move them away"):
+        fledge.deploy(boat(), tmp_path / "out")
+    assert (tmp_path / "out" / name).read_text() == "mine"
+
+
+def test_the_earlier_folder_is_put_back_if_the_new_one_cannot_be_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (new := tmp_path / "new").mkdir()
+    right = os.replace
+
+    def failing(source: Any, target: Any) -> None:
+        if source == new:
+            raise OSError(28, "No space left on device")
+        right(source, target)
+
+    monkeypatch.setattr(os, "replace", failing)
+    with pytest.raises(OSError, match="No space left"):
+        replace(written_folder(tmp_path / "out"), new)
+    assert (tmp_path / "out" / "policy.onnx").read_text() == "earlier"
+    assert {path.name for path in tmp_path.iterdir()} == {"new", "out"}
 
 
 def test_a_folder_that_fails_its_own_check_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -199,3 +199,13 @@ def test_a_log_without_a_path_or_without_clouds_says_so(tmp_path: Path) -> None:
             log.inputs(Inputs(at, [at, 0.0, 1.0], [0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]))
     with pytest.raises(ConfigError, match="no point clouds"):
         convert_flight(tmp_path / "blind.flog", tmp_path / "a.xyz")
+
+
+def test_a_recording_carries_the_reason_of_the_end(tmp_path: Path) -> None:
+    with FlightLog(tmp_path / "a.flog") as log:
+        for k in range(5):
+            log.inputs(Inputs(0.1 * k, [0.1 * k, 0.0, 1.5], np.zeros(3), [1.0, 0.0, 0.0, 0.0]))
+        log.add("event", {"state": "handed_over", "reason": "geofence"})
+    convert_flight(tmp_path / "a.flog", tmp_path / "a.frec")
+    with Recording(tmp_path / "a.frec") as recording:
+        assert recording.outcomes() == {"geofence": 1}

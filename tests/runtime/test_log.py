@@ -208,3 +208,32 @@ def test_a_log_without_a_decision_is_refused(tmp_path: Path) -> None:
         pass
     with pytest.raises(LogError, match="no decisions"):
         replay(tmp_path / "a.flog", MemoryPilot())
+
+
+def test_a_replay_compares_after_the_speed_limit_and_tells_both_periods(tmp_path: Path) -> None:
+    """Two pilots that fly on at 1 and at 3 m/s differ by nothing under a limit of 0.5 m/s."""
+
+    class Steady:
+        def __init__(self, speed: float, decision_s: float) -> None:
+            self.speed, self.decision_s = speed, decision_s
+
+        def reset(self, position_w: np.ndarray, goal_w: np.ndarray) -> None:
+            pass
+
+        def step(self, inputs: Inputs) -> Any:
+            return type("Command", (), {"velocity_w": np.array([self.speed, 0.0, 0.0])})()
+
+    with FlightLog(tmp_path / "a.flog", {"limits": "Limits(speed_m_s=0.5, acceleration_m_s2=None)"}) as log:
+        pilot = LoggedPilot(Steady(1.0, 0.05), log)
+        pilot.reset(np.zeros(3), np.ones(3))
+        for k in range(10):
+            inputs = plain(random_inputs(np.random.default_rng(k), 0.05 * k))
+            log.inputs(inputs)
+            pilot.step(inputs)
+    told = replay(tmp_path / "a.flog", Steady(3.0, 0.05))
+    assert (told["limit_m_s"], told["largest_m_s"], told["equal"], told["comparable"]) == (0.5, 0.0, 0, True)
+    assert "after the flight's limit of 0.5 m/s" in describe(told)
+    told = replay(tmp_path / "a.flog", Steady(3.0, 0.2))
+    assert not told["comparable"]
+    assert "every 0.200 s, in the flight every 0.050 s: the figures" in describe(told)
+    assert "not comparable" in describe(told)

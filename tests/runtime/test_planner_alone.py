@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fledge
 import fledge_runtime
 from benchmarks.runtime import EQUAL_M_S, fly
+from fledge.core.errors import ConfigError
 from fledge.evaluation.env_config import eval_env
 from fledge.tasks.policy_loader import load_policy
 from fledge_runtime import ContractError, Inputs
@@ -32,6 +34,28 @@ def test_it_has_no_network_and_needs_none(planner: Path) -> None:
     assert "onnxruntime" not in (planner / "README.md").read_text()
     with pytest.raises(ContractError, match=r"has no network, its planner flies: use deployment.pilot\(\)"):
         fledge_runtime.load(planner).policy()
+
+
+def test_its_commands_tell_the_response_and_its_readme_what_to_give(planner: Path) -> None:
+    pilot = fledge_runtime.load(planner).pilot()
+    pilot.reset((0.0, 0.0, 1.5), (20.0, 0.0, 1.5))
+    inputs = Inputs(0.0, (0.0, 0.0, 1.5), (0.0, 0.0, 0.0), (1.0, 0.0, 0.0, 0.0), points_w=np.zeros((0, 3)))
+    assert pilot.step(inputs).info["response"]["gain"] == 2.2
+    assert "`flown_w`" in (planner / "README.md").read_text()
+    with pytest.raises(fledge_runtime.InputError, match="more than 100 km from the goal"):
+        pilot.step(dataclasses.replace(inputs, time_s=0.1, position_w=(2e5, 0.0, 1.5)))
+
+
+def test_decisions_further_apart_than_the_planner_predicts_are_not_deployed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"a decision every 3\.2 s, but the planner predicts 3 s"):
+        fledge.deploy("planner", tmp_path / "out", decimation=200, progress=False)
+
+
+def test_an_unknown_setting_is_answered_with_those_of_the_planner(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"planner\(bogus=...\) has no such setting. Settings of planner\(...\): headings, slow"
+    ):
+        fledge.deploy("planner(bogus=1)", tmp_path / "out", progress=False)
 
 
 def test_its_pilot_commands_what_the_scripted_policy_does_in_the_env(planner: Path) -> None:

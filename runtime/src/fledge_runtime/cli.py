@@ -12,6 +12,7 @@ from typing import Any
 
 from fledge_runtime.commands import add_commands
 from fledge_runtime.errors import ContractError, RuntimeFault
+from fledge_runtime.log_commands import add_log_commands
 
 
 def main(words: list[str] | None = None) -> int:
@@ -25,6 +26,7 @@ def main(words: list[str] | None = None) -> int:
             sub.add_argument("--json", action="store_true", help="print the result as one JSON object")
         sub.set_defaults(run=function)
     add_commands(commands)
+    add_log_commands(commands)
     given = parser.parse_args(words)
     if given.command is None:
         parser.print_help()

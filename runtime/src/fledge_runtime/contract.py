@@ -17,14 +17,18 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterator
 
-from fledge_runtime.errors import ContractError
+from fledge_runtime.errors import ContractError, RuntimeFault
 
 FORMAT, VERSION = "fledge deployment", 1
 CONTRACT, POLICY, GOLDEN = "contract.json", "policy.onnx", "golden.npz"
+MOST_ROWS = 1000
 NEEDED = ("identity", "files", "decision_s", "inputs", "outputs", "observation", "action", "raw_inputs", "planner")
+KINDS = {"files": dict, "inputs": list, "outputs": list, "observation": dict}
+KINDS_OR_NULL = {"raw_inputs": dict, "planner": dict, "sensor": dict, "memory": dict}
 AGAIN = "run `fledge deploy` again"
 
 
@@ -37,9 +41,11 @@ def read_contract(folder: Path) -> dict[str, Any]:
     path = folder / CONTRACT
     try:
         contract = json.loads(path.read_text(encoding="utf-8"))
+    except PermissionError:
+        raise ContractError(f"{path} cannot be read: permission denied.") from None
     except OSError:
         raise ContractError(f"{path} cannot be read: give a folder that `fledge deploy` wrote.") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ContractError(f"{path} is cut off or not JSON: copy the folder again.") from None
     if not isinstance(contract, dict) or contract.get("format") != FORMAT:
         raise ContractError(f"{path} is not a contract: give a folder that `fledge deploy` wrote.")
@@ -54,10 +60,50 @@ def read_contract(folder: Path) -> dict[str, Any]:
         raise ContractError(f"{path} lacks {', '.join(missing)}: {AGAIN}.")
     if contract["identity"] != identity_of(contract):
         raise ContractError(f"{path} was changed after it was written: copy the folder again, or {AGAIN}.")
-    rate = contract["decision_s"]
-    if not isinstance(rate, (int, float)) or not (math.isfinite(rate) and rate > 0):
-        raise ContractError(f"{path} has decision_s {rate!r}, but it must be above 0: {AGAIN}.")
+    wrong = wrong_value(contract)
+    if wrong:
+        raise ContractError(f"{path} has {wrong}: {AGAIN}.")
     return contract
+
+
+def wrong_value(contract: dict[str, Any]) -> str:
+    """Return what is wrong with the values of a contract; empty if nothing is."""
+    for name, kind in {**KINDS, **KINDS_OR_NULL}.items():
+        value = contract.get(name)
+        if not isinstance(value, kind) and (name in KINDS or value is not None):
+            return f"{name} of the wrong kind"
+    rate = contract["decision_s"]
+    if not isinstance(rate, (int, float)) or not 0 < rate < math.inf:
+        return f"decision_s {rate!r}, but it must be above 0"
+    unhashed = {GOLDEN, *([POLICY] if contract["inputs"] else [])} - {*contract["files"]}
+    if unhashed:
+        return f"no hash of {', '.join(sorted(unhashed))}"
+    if contract["raw_inputs"] is not None:
+        rows = (contract.get("sensor") or {}).get("mover_rows")
+        if not isinstance(rows, int) or not 0 <= rows <= MOST_ROWS:
+            return f"sensor.mover_rows {rows!r}, but it must be 0 to {MOST_ROWS}"
+    planner = contract["planner"]
+    if planner is not None and not isinstance(planner.get("settings"), dict):
+        return "a planner without settings"
+    return ""
+
+
+@contextmanager
+def as_contract_error(folder: Path) -> Iterator[None]:
+    """Raise what a contract or file with impossible values leads to as ContractError."""
+    try:
+        yield
+    except ContractError:
+        raise
+    except RuntimeFault as error:
+        raise ContractError(f"The folder {folder} does not pass its own check: {error}") from None
+    except PermissionError as error:
+        raise ContractError(f"{error.filename or folder} cannot be read: permission denied.") from None
+    except Exception as error:
+        text = " ".join(str(error).split())[:120]
+        raise ContractError(
+            f"The files in {folder} do not fit each other ({type(error).__name__}: {text}): copy the folder again, or {AGAIN}."
+        ) from None
 
 
 def check_files(folder: Path, contract: dict[str, Any]) -> None:
@@ -65,6 +111,8 @@ def check_files(folder: Path, contract: dict[str, Any]) -> None:
     for name, expected in sorted(contract["files"].items()):
         try:
             found = file_hash(folder / name)
+        except PermissionError:
+            raise ContractError(f"{name} in {folder} cannot be read: permission denied.") from None
         except OSError:
             raise ContractError(f"{name} is missing in {folder}: copy the folder again.") from None
         if found != expected:

@@ -16,7 +16,6 @@ and, if the folder is flown from readings:
 from __future__ import annotations
 
 import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from fledge_runtime.errors import ContractError
 from fledge_runtime.inputs import Inputs
 
 VERSION = 1
+ROWS = ("time_s", "position_w", "velocity_w", "quaternion_wxyz", "command_w", "point_count", "mover_count")
 
 
 class Goldens:
@@ -51,10 +51,13 @@ class Goldens:
                 arrays = {name: file[name] for name in file.files}
             meta = json.loads(str(arrays.pop("meta")))
             goldens = cls(arrays)
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-            raise ContractError(
-                f"{path} is cut off or not a file of golden sequences: copy the folder again."
-            ) from None
+            whole = goldens.whole() and {"version", "decision_s", "identity"} <= {*meta}
+        except PermissionError:
+            raise ContractError(f"{path} cannot be read: permission denied.") from None
+        except Exception:  # zipfile and NumPy raise whatever a damaged file leads to
+            whole = False
+        if not whole:
+            raise ContractError(f"{path} is cut off, damaged or not a file of golden sequences: copy the folder again.")
         if meta["version"] != VERSION:
             raise ContractError(
                 f"{path} has version {meta['version']}, but this fledge_runtime reads {VERSION}: use the one in the folder."
@@ -67,6 +70,14 @@ class Goldens:
         if meta["identity"] != contract["identity"]:
             raise ContractError(f"{path} belongs to another policy or contract: copy the folder again.")
         return goldens
+
+    def whole(self) -> bool:
+        """Return whether there are sequences, of numbers, and every array has a row for each of their decisions."""
+        length, total = self.arrays["length"], int(self.starts[-1])
+        rows = [value for name, value in self.arrays.items() if name.startswith(("obs_", "out_")) or name in ROWS]
+        numbers = all(value.dtype.kind in "fiub" for value in self.arrays.values())
+        some = length.ndim == 1 and length.dtype.kind in "iu" and len(length) > 0 and bool((length > 0).all())
+        return some and numbers and len(rows) > 0 and all(len(value) == total for value in rows)
 
     @property
     def sequences(self) -> int:

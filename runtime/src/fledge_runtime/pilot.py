@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from fledge_runtime.contract import GOLDEN, POLICY, check_files, read_contract
+from fledge_runtime.contract import GOLDEN, POLICY, as_contract_error, check_files, read_contract
 from fledge_runtime.errors import ContractError, InputError
 from fledge_runtime.inputs import Command, Inputs
 from fledge_runtime.observe import Observer, numbers
 from fledge_runtime.policy import Policy
+
+FARTHEST_M = 1e5  # from the goal; beyond, single precision is coarser than a centimetre
 
 
 def load(folder: str | os.PathLike[str], goldens: bool = True) -> Deployment:
@@ -34,7 +36,8 @@ def load(folder: str | os.PathLike[str], goldens: bool = True) -> Deployment:
         from fledge_runtime.goldens import Goldens
         from fledge_runtime.verify import check
 
-        check(deployment, Goldens.read(path / GOLDEN, contract), sequences=1)
+        with as_contract_error(path):
+            check(deployment, Goldens.read(path / GOLDEN, contract), sequences=1)
     return deployment
 
 
@@ -57,13 +60,15 @@ class Deployment:
                 f"The policy in {self.folder} reads observations of its own task ({names}), which a pilot cannot compute: use "
                 "deployment.policy()."
             )
-        return Pilot(self)
+        with as_contract_error(self.folder):
+            return Pilot(self)
 
     def policy(self) -> Policy:
         """Return the network alone: observations in, action out. Every episode that runs at the same time needs its own."""
         if not self.contract["inputs"]:
             raise ContractError(f"The folder {self.folder} has no network, its planner flies: use deployment.pilot().")
-        return Policy(self.folder / POLICY, self.contract)
+        with as_contract_error(self.folder):
+            return Policy(self.folder / POLICY, self.contract)
 
     def planner(self) -> Any:
         """Return the planner that flies, or whose plan the network reads; None if there is none."""
@@ -111,6 +116,10 @@ class Pilot:
             raise InputError(f"time_s is {inputs.time_s}, but must grow: the last was {self.time_s}.")
         marks = [time.perf_counter()]
         obs = self.observer.read(inputs)
+        if not np.abs(obs["state"][3:5]).max() <= FARTHEST_M:
+            raise InputError(
+                f"position_w is more than {FARTHEST_M / 1e3:g} km from the goal: check both frames and units."
+            )
         marks.append(time.perf_counter())
         self.complete(obs, self.flown if inputs.flown_w is None else self.to_action(inputs.flown_w))
         marks.append(time.perf_counter())
@@ -155,5 +164,6 @@ class Pilot:
             "rays_hit": int(np.count_nonzero(lidar)),
             "plan_cost": float(obs["plan"][3]) if "plan" in obs else None,
             "hover_time": float(obs["plan"][5]) if "plan" in obs else None,
+            "response": None if self.planner is None else self.planner.response,
             "ms": dict(zip(("observe", "plan", "network"), spans), total=sum(spans)),
         }

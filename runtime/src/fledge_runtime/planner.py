@@ -79,6 +79,20 @@ class Planner:
         plan, self.command, movers = self.engine.step(seen)
         return {"plan": plan, MOVERS_NAME: movers.reshape(MOVERS)} if self.tracks else {"plan": plan}
 
+    @property
+    def response(self) -> dict[str, float] | None:
+        """Return the response that the last step identified, as settings of the planner; None if it does not identify any."""
+        if not self.settings["planner.identify"]:
+            return None
+        from fledge_runtime.numpy_engine.tables import decision_s, possible_rates
+
+        delay, flat, up = self.engine.found
+        (gain, lag, damping), (climb_gain, climb_lag, _) = (
+            rates[k] for rates, k in zip(possible_rates(self.settings), (flat, up))
+        )
+        found = {"gain": gain, "damping": damping, "lag_s": lag, "climb_gain": climb_gain, "climb_lag_s": climb_lag}
+        return {**found, "delay_s": delay * decision_s(self.settings)}
+
 
 def read(name: str, given: Any, size: int) -> np.ndarray:
     """Return an observation as contiguous float32; raise InputError if it cannot be used."""
@@ -151,6 +165,13 @@ class NativePlanner:
             raise InputError(self.library.fledge_planner_error(self.handle).decode())
         return plan, command, movers
 
+    @property
+    def found(self) -> Any:
+        """Return delay in decisions, and numbers of the horizontal and the vertical rate, of the identified response."""
+        found = (ctypes.c_int * 3)()
+        self.library.fledge_planner_response(self.handle, found)
+        return tuple(found)
+
     def __del__(self) -> None:
         if getattr(self, "handle", None):
             self.library.fledge_planner_destroy(self.handle)
@@ -173,6 +194,7 @@ def declare(library: Any) -> None:
         "fledge_planner_reset": ([handle], None),
         "fledge_planner_step": ([handle, ctypes.POINTER(Input), ctypes.POINTER(Output)], ctypes.c_int),
         "fledge_planner_error": ([handle], text),
+        "fledge_planner_response": ([handle, ctypes.POINTER(ctypes.c_int)], None),
     }
     for name, (arguments, result) in types.items():
         function = getattr(library, name)

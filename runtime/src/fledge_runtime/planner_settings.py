@@ -136,6 +136,8 @@ def check_together(s: Mapping[str, Any]) -> None:
     why = ""
     if not 2 <= steps <= MAX_STEPS:
         why = f"planner.horizon_s must be 2 to {MAX_STEPS} times planner.step_s."
+    elif s["dt_s"] * s["decimation"] > s["planner.horizon_s"]:
+        why = "dt_s times decimation, the time between two decisions, must be at most planner.horizon_s."
     elif s["lidar_rows"] and (len(edges) != 2 or edges[0] >= edges[1]):
         why = f"lidar_rows above 0 needs two {ELEVATIONS}, the lowest and the highest."
     elif s["lidar_jitter"] and (not s["lidar_rows"] or s["lidar_pinhole"]):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fledge_runtime.contract import GOLDEN
+from fledge_runtime.contract import GOLDEN, as_contract_error
 from fledge_runtime.errors import ContractError
 from fledge_runtime.goldens import Goldens
 from fledge_runtime.pilot import Deployment, load
@@ -33,7 +33,8 @@ def verify(folder: Path) -> dict[str, Any]:
     begun = time.perf_counter()
     deployment = load(folder, goldens=False)
     goldens = Goldens.read(Path(folder) / GOLDEN, deployment.contract)
-    worst = check(deployment, goldens)
+    with as_contract_error(deployment.folder):
+        worst = check(deployment, goldens)
     return {
         "folder": str(folder),
         "policy": deployment.contract.get("policy"),

@@ -32,6 +32,10 @@ def deploy(
     units, frames, rates, limits), golden sequences, a README.md and the runtime's source. Copy it to the robot and run
     `python -m fledge_runtime verify .` in it. KEY=VALUE changes a setting of the env config in the contract, such as
     env.speed_limit=1.
+
+    POLICY may be the scripted planner, such as 'planner(guard=true)': then there is no network, and the robot needs neither
+    onnxruntime nor training. On it, `python -m fledge_runtime build` compiles the planner (needs a C compiler); without,
+    NumPy plans, slower. `fledge-runtime identify FLIGHT.flog` prints the settings of a drone's response.
     """
     from fledge.deployment.api import deploy as write_folder
 
@@ -53,4 +57,6 @@ def deploy(
     click.echo(
         f"On this machine {figures['ms']['p50']:.2f} ms per decision{planner}. Copy the folder and run on the robot:"
     )
+    if figures["planner"]:
+        click.echo("  python -m fledge_runtime build    # compiles the planner: without, NumPy plans, slower")
     click.echo("  python -m fledge_runtime verify .")

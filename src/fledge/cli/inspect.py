@@ -1,6 +1,8 @@
-"""`fledge inspect`: show the contents of a run, a checkpoint or a recording."""
+"""`fledge inspect`: show the contents of a run, a checkpoint, a recording or a flight log."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import click
 
@@ -17,12 +19,19 @@ from fledge.core.terminal import harmless, strict_json
 @click.option("--verify", is_flag=True, help="Read every tensor and name the damaged ones; then the exit code is 1.")
 @as_json
 def inspect(target: str, everything: bool, task: str | None, verify: bool, as_json: bool) -> None:
-    """Show the contents of TARGET: a run, a shipped policy's name, or a file (.fledge, .pt, .pt.lz4, .safetensors, .frec).
+    """Show the contents of TARGET: a run, a shipped policy's name, or a file (.fledge, .pt, .pt.lz4, .safetensors, .frec,
+    .flog).
 
     For a run or a folder of checkpoints: the command and machine that made it, its checkpoints (step, metric, and whether
     they hold everything or only the weights), its policy, and the settings that differ from the defaults. For a checkpoint
     or rollout: its entries; if the file is truncated, those that are complete. For a recording: its episodes and outcomes.
+    For a robot's flight log: what happened in the flight, as `fledge-runtime log` prints it.
     """
+    if target.endswith(".flog"):
+        from fledge.deployment.flight_logs import describe_flight
+
+        told, text = describe_flight(Path(target))
+        return click.echo(strict_json(told) if as_json else "\n".join(map(harmless, text)))
     from fledge.tasks.registry import find_task
     from fledge.training.inspection import inspect_target, render
 

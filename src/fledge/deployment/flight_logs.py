@@ -36,7 +36,7 @@ class FlightLog:
     heading: np.ndarray  # [T] rad, counter-clockwise from x
     points: np.ndarray  # [P, 3] m, world; P = 0 without a cloud
     goal: np.ndarray | None = None
-    reached: bool = False
+    ending: str = ""  # why the flight ended, if the log says so
 
 
 def read_flight(path: Path) -> FlightLog:
@@ -82,6 +82,19 @@ def convert_flight(source: Path, target: Path) -> dict[str, Any]:
     return {**facts, "bytes": target.stat().st_size}
 
 
+def describe_flight(path: Path) -> tuple[dict[str, Any], list[str]]:
+    """Return what happened in a flight of the runtime, from its log (.flog), and the same as lines of text."""
+    find_runtime()
+    from fledge_runtime.errors import RuntimeFault
+    from fledge_runtime.flight_report import describe, report
+
+    try:
+        told = report(path)
+    except RuntimeFault as error:
+        raise FormatError(str(error)) from None
+    return told, describe(told)
+
+
 def write_flight(flight: FlightLog, target: Path, name: str) -> None:
     """Write a recording with one episode, at 20 frames per second."""
     at = np.arange(flight.time_s[0], flight.time_s[-1], FRAME_S)
@@ -99,7 +112,7 @@ def write_flight(flight: FlightLog, target: Path, name: str) -> None:
     with RecordingWriter(target, "navigation", example, FRAME_S, facts={"log": name}, when_full="wait") as writer:
         episode = writer.begin({**scene, "clock_s": 0.0, "goal_radius_m": 0.5}, {"log": name})
         writer.add_many(episode, frames)
-        writer.end(episode, "success" if flight.reached else "timeout", 0.0)
+        writer.end(episode, flight.ending or "unknown", 0.0)
 
 
 def map_of_hits(flight: FlightLog) -> dict[str, Any]:
@@ -205,17 +218,18 @@ def read_runtime_log(path: Path) -> FlightLog:
     """Read a log that `fledge-runtime fly` or `simulate` wrote."""
     from fledge_runtime.bridges.frames import rotate, yaw_of
     from fledge_runtime.errors import RuntimeFault
+    from fledge_runtime.flight_report import end_reason
     from fledge_runtime.log import read_log
 
     path_rows: list[tuple[float, np.ndarray, float]] = []
     clouds: list[np.ndarray] = [np.zeros((0, 3))]
-    goal, reached = None, False
+    goal, events = None, []
     try:
         for record in read_log(path):
             if record.kind == "reset":
                 goal = record.arrays["goal_w"]
             elif record.kind == "event":
-                reached = reached or record.facts.get("reason") == "goal_reached"
+                events.append(record.facts)
             elif record.kind == "inputs":
                 turn, place = record.arrays["quaternion_wxyz"], record.arrays["position_w"]
                 path_rows.append((record.facts["time_s"], place, yaw_of(turn)))
@@ -228,7 +242,9 @@ def read_runtime_log(path: Path) -> FlightLog:
         raise FormatError(str(error)) from None
     columns = zip(*path_rows, strict=True) if path_rows else [np.zeros(0)] * 3
     time_s, positions, heading = (np.array(column, float) for column in columns)
-    return FlightLog(time_s, positions.reshape(-1, 3), heading, np.concatenate(clouds), goal, reached)
+    reason = end_reason(events)
+    ending = "success" if reason == "goal_reached" else reason
+    return FlightLog(time_s, positions.reshape(-1, 3), heading, np.concatenate(clouds), goal, ending)
 
 
 READERS: dict[str, Callable[[Path], FlightLog]] = {

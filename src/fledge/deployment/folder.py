@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,7 @@ def deploy_policy(
     place = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         facts = fill(place, policy, cfg, evaluation)
+        check_folder(folder)  # again: a file may have been put there meanwhile
         replace(folder, place)
     finally:
         shutil.rmtree(place, ignore_errors=True)
@@ -88,6 +89,7 @@ def fill(place: Path, policy: LoadedPolicy, cfg: Any, evaluation: Evaluation | N
         )
     made = make_contract(policy, cfg, exported["contract"], network=planned is None)
     contract = json.loads(json.dumps(made, allow_nan=False))
+    check_planner(contract)
     goldens = write_goldens(policy, cfg, contract, place / GOLDEN)
     if "slew_m_s2" in goldens:
         contract["limits"]["slew_m_s2"] = round(goldens["slew_m_s2"], 1)
@@ -112,6 +114,17 @@ def fill(place: Path, policy: LoadedPolicy, cfg: Any, evaluation: Evaluation | N
     }
 
 
+def check_planner(contract: dict[str, Any]) -> None:
+    """Raise ConfigError if decisions are further apart than the planner predicts."""
+    settings = (contract["planner"] or {}).get("settings", {})
+    horizon = settings.get("planner.horizon_s")
+    if horizon is not None and contract["decision_s"] > horizon:
+        raise ConfigError(
+            f"env.dt_s times env.decimation gives a decision every {contract['decision_s']:g} s, but the planner predicts "
+            f"{horizon:g} s: lower env.decimation, or raise horizon_s."
+        )
+
+
 def copy_runtime(place: Path) -> None:
     """Copy the runtime's source, so that `python -m fledge_runtime` works in the folder."""
     package = find_runtime()
@@ -127,27 +140,47 @@ def check_folder(folder: Path) -> None:
     check_output(folder / "contract.json")
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{shorten(folder)} is a file: choose another name for the folder.")
-    if folder.is_dir() and any(folder.iterdir()) and not is_deployment(folder):
-        raise ConfigError(f"{shorten(folder)} has other files in it: choose a new folder.")
+    other = next(other_files(folder), None) if folder.is_dir() else None
+    if other is not None:
+        raise ConfigError(
+            f"{shorten(folder)} has other files in it, such as {other}: move them away, or choose a new folder."
+        )
 
 
-def is_deployment(folder: Path) -> bool:
-    """Return whether a folder was written by `fledge deploy`."""
+def other_files(folder: Path) -> Iterator[str]:
+    """Yield the files of a folder that neither `fledge deploy` nor the runtime wrote there."""
+    from fledge_runtime import native
     from fledge_runtime.contract import CONTRACT, FORMAT
 
+    known = set()
     try:
-        return json.loads((folder / CONTRACT).read_text(encoding="utf-8"))["format"] == FORMAT
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+        contract = json.loads((folder / CONTRACT).read_text(encoding="utf-8"))
+        if contract["format"] == FORMAT:
+            library = f"fledge_runtime/native/{native.LIBRARY}"
+            known = {CONTRACT, *contract["files"], library, f"{library}.sha256"}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        pass
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if (
+            (path.is_symlink() or not path.is_dir())
+            and name not in known
+            and not (known and path.parent.name == "__pycache__")
+        ):
+            yield name
 
 
 def replace(folder: Path, new: Path) -> None:
-    """Move a folder to its place; an older one there is removed."""
+    """Move a folder to its place; an older one there is removed, or put back if that fails."""
     new.chmod(0o755)
     old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    if folder.exists():
+        os.replace(folder, old / "old")
     try:
-        if folder.exists():
-            os.replace(folder, old / "old")
         os.replace(new, folder)
-    finally:
-        shutil.rmtree(old, ignore_errors=True)
+    except OSError:
+        if (old / "old").exists():
+            os.replace(old / "old", folder)
+        old.rmdir()
+        raise
+    shutil.rmtree(old, ignore_errors=True)

@@ -40,13 +40,17 @@ while flying:  # every {decision_s:g} s
 |---|---|---|---|
 {inputs}
 
-World: z up, the ground near 0. Body: x ahead, y left, z up. **Quaternions are w, x, y, z.**
+{flown}World: z up, the ground near 0. Body: x ahead, y left, z up. **Quaternions are w, x, y, z.**
 
 ## Limits
 
 {limits}
 - Begin each flight with `reset`: it clears {reset}.
 - Start with a low speed limit (deploy with `env.speed_limit=1`) and with a pilot who can take over.
+"""
+FLOWN = """Also give `flown_w`, [3] m/s, world: the velocity that was flown since the last decision, if limits of your own
+changed the command. The planner predicts with it; without, it assumes that its command was flown.
+
 """
 NETWORK = """
 ## Run
@@ -81,8 +85,9 @@ def write_readme(path: Path, contract: dict[str, Any]) -> None:
             for name, told in readings.items()
         ]
         movers = ", movers=movers" if "movers" in readings else ""
+        flown = FLOWN if planner else ""
         limits, reset = "\n".join(limit_lines(contract)), ", ".join(contract["reset"])
-        text += PILOT.format(**facts, inputs="\n".join(rows), movers=movers, limits=limits, reset=reset)
+        text += PILOT.format(**facts, inputs="\n".join(rows), movers=movers, limits=limits, reset=reset, flown=flown)
     text += "\n## Evaluated\n\n" + "\n".join(evaluated_lines(contract)) + "\n"
     path.write_text(text, encoding="utf-8")
 

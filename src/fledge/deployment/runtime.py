@@ -29,5 +29,5 @@ def runtime_files(package: Path) -> list[Path]:
     return [
         path
         for path in files
-        if not {*path.parts} & {*SKIPPED} and path.suffix not in (".pyc", ".so", ".dylib", ".dll")
+        if not {*path.parts} & {*SKIPPED} and path.suffix not in (".pyc", ".so", ".dylib", ".dll", ".sha256")
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from fledge.core.settings import flat_settings
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.planner.kernel import PLAN_WIDTH
 from fledge_runtime import native, planner, planner_settings
+from fledge_runtime.cli import main
 from fledge_runtime.errors import ContractError, InputError
 from fledge_runtime.planner import NativePlanner, Planner, declare
 from fledge_runtime.planner_settings import CHOICES, ELEVATIONS, NUMBERS, read_settings
@@ -78,6 +80,7 @@ def test_the_library_has_the_same_settings_with_the_same_limits(library: ctypes.
         ({"lidar_elevations_deg": [90.0]}, "each above -89 and below 89"),
         ({"lidar_jitter": True}, "lidar_jitter needs lidar_rows"),
         ({"lidar_min_range_m": 5.0}, "must be below lidar_range_m"),
+        ({"dt_s": 0.1, "decimation": 31}, "dt_s times decimation, .* must be at most planner.horizon_s"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, Any], text: str) -> None:
@@ -91,6 +94,11 @@ def test_the_library_refuses_what_the_binding_would_let_through(library: ctypes.
         ("planner.skin_m", 0.6, "planner.skin_m is 0.6, but must be at least 0 and at most 0.5."),
         ("planner.headings", 1.5, "planner.headings is 1.5, but must be a whole number, at least 1 and at most 360."),
         ("planner.step_s", 0.001, "planner.horizon_s must be 2 to 1000 times planner.step_s."),
+        (
+            "decimation",
+            10000,
+            "dt_s times decimation, the time between two decisions, must be at most planner.horizon_s.",
+        ),
         ("lidar_rows", 3, "lidar_rows above 0 needs two lidar_elevations_deg, the lowest and the highest."),
         ("collision", "cube", "collision is cube, but must be cylinder, sphere or beams."),
         ("lidar_elevations_deg", [], "lidar_elevations_deg must have 1 to 64 numbers, each above -89 and below 89."),
@@ -209,9 +217,130 @@ def test_a_library_of_other_sources_is_not_loaded(
     assert native.load(path) is not None
     assert native.load(tmp_path / "none.so") is None
     (tmp_path / "text.so").write_text("no library")
+    native.checksum_of(tmp_path / "text.so").write_text(native.checksum(tmp_path / "text.so"))
     assert native.load(tmp_path / "text.so") is None
     monkeypatch.setattr(native, "digest", lambda: "0" * 16)
     assert native.load(path) is None
+
+
+@pytest.mark.parametrize("engine", ["c", "numpy"])
+def test_a_planner_tells_the_response_that_it_identified(engine: str, library: ctypes.CDLL) -> None:
+    """A drone that follows its command at once, then one two decisions late."""
+    names = {"gain", "damping", "lag_s", "climb_gain", "climb_lag_s", "delay_s"}
+    rows_of = {"lidar": np.zeros(144), "dynamic_obstacle": np.zeros(50), "pose": [1.5, 0.0], "attitude": [0.0, 0.0]}
+    found = []
+    for late in (0, 2):
+        plans, flown, velocity = make(engine, library, **{"planner.identify": True}), [np.zeros(3)] * 3, np.zeros(3)
+        for k in range(60):
+            state = [1.0, 0.0, 0.0, 20.0, 0.0, *velocity]
+            action = np.full(3, 0.5) + 0.3 * np.sign(np.sin(0.4 * k)) * np.array([1.0, 0.5, 0.0])
+            plans.step({**rows_of, "state": state, "flown": None if k == 0 else flown[-1]})
+            flown.append(action)
+            velocity = velocity + 0.1 * (2.0 * (2.0 * flown[-1 - late] - 1.0) - velocity)
+        assert {*plans.response} == names
+        found.append(plans.response["delay_s"])
+    assert found == [0.0, pytest.approx(0.128)]
+    assert make(engine, library).response is None
+
+
+LOAD_CUT = """
+import sys, warnings
+from pathlib import Path
+from fledge_runtime import native
+path = Path(sys.argv[1])
+path.write_bytes(path.read_bytes()[:5000])
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    assert native.load(path) is None
+print(said[0].message)
+"""
+
+
+def test_a_library_that_was_cut_off_is_not_loaded(tmp_path: Path, library: ctypes.CDLL) -> None:
+    """In a process of its own, which a bus error would end."""
+    built = Path(library._name)
+    shutil.copy(built, tmp_path / "cut.so")
+    shutil.copy(native.checksum_of(built), native.checksum_of(tmp_path / "cut.so"))
+    words = [sys.executable, "-c", LOAD_CUT, str(tmp_path / "cut.so")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert "cut.so is cut off" in done.stdout
+    assert "run `fledge-runtime build`" in done.stdout
+
+
+@pytest.mark.parametrize(("compiler", "text"), [("true", "true wrote no library"), ("false", "false: exit code 1")])
+def test_a_compiler_that_builds_nothing_is_told_and_leaves_the_old_library(
+    compiler: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / native.LIBRARY).write_text("old")
+    monkeypatch.setattr(native, "FOLDER", tmp_path)
+    monkeypatch.setenv("CC", compiler)
+    assert main(["build"]) == 1
+    said = capsys.readouterr()
+    assert "built" not in said.out
+    assert text in said.err
+    assert said.err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == [native.LIBRARY]
+    assert (tmp_path / native.LIBRARY).read_text() == "old"
+
+
+BAD_INDICES = r"""
+#include <math.h>
+#include <stdio.h>
+#include "planner.h"
+static cost_grid grid;
+int main(void) {
+    grid.every = 1;
+    for (int r = 0; r < POINTS; r++) for (int c = 0; c < POINTS; c++) grid.length[r][c] = 1.0f;
+    printf("%d %d %d\n", isnan(fp_cost_from(&grid, NAN, 2.0f)), isnan(fp_cost_from(&grid, 2.0f, NAN)),
+           to_cell(NAN) == FAR_CELL && to_cell(INFINITY) == FAR_CELL && to_cell(-1e30f) == FAR_CELL && to_cell(1.25f) == 12);
+    return 0;
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler")
+def test_places_that_are_not_finite_index_no_array(tmp_path: Path) -> None:
+    (tmp_path / "main.c").write_text(BAD_INDICES)
+    words = [
+        "gcc",
+        "-std=c99",
+        "-D_GNU_SOURCE",
+        "-fsanitize=undefined",
+        "-fno-sanitize-recover",
+        "-I",
+        str(native.FOLDER),
+    ]
+    words += [str(tmp_path / "main.c"), *map(str, native.sources()), "-lm", "-o", str(tmp_path / "main")]
+    subprocess.run(words, check=True, capture_output=True)
+    done = subprocess.run([str(tmp_path / "main")], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.split()) == (0, ["1", "1", "1"]), done.stderr
+
+
+FAR_TRACK = r"""
+#include <stdio.h>
+#include "tracker.c"
+static tracker_data tracker;
+int main(void) {
+    own_state own = {0};
+    tracker.tracks[0].moves = 1;
+    tracker.tracks[0].pos = vec(1500.0f, 0.0f, 1.0f);
+    write_rows(&tracker, &own, 0.0f);
+    printf("%g\n", tracker.rows[3]);
+    return 0;
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler")
+def test_a_track_beyond_a_kilometre_has_a_row(tmp_path: Path) -> None:
+    """As in NumPy, whose rows have no largest distance."""
+    (tmp_path / "main.c").write_text(FAR_TRACK)
+    others = [str(path) for path in native.sources() if path.name != "tracker.c"]
+    words = ["gcc", "-std=c99", "-I", str(native.FOLDER), str(tmp_path / "main.c"), *others, "-lm"]
+    subprocess.run([*words, "-o", str(tmp_path / "main")], check=True, capture_output=True)
+    done = subprocess.run([str(tmp_path / "main")], capture_output=True, text=True, timeout=60)
+    assert float(done.stdout) == 1500.0
 
 
 PROGRAM = r"""

@@ -25,7 +25,7 @@ EXTREMES: list[dict[str, Any]] = [
         "lidar_azimuths": 1,
         "lidar_elevations_deg": [0.0],
         "planner.climb": 0.0,
-        "decimation": 10000,
+        "decimation": 187,
     },
     {
         "planner.headings": 360,

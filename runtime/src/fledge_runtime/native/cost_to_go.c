@@ -97,7 +97,7 @@ float fp_cost_from(const cost_grid *w, float x, float y) {
     if (w->every == 0 || away < 1.0f) return away;
     float u = (x - w->corner_x) * INV_SPACING, v = (y - w->corner_y) * INV_SPACING;
     float fu = floorf(u), fv = floorf(v);
-    if (fu < 0.0f || fv < 0.0f || fu >= (float)(POINTS - 1) || fv >= (float)(POINTS - 1)) return away;
+    if (!(fu >= 0.0f && fv >= 0.0f && fu < (float)(POINTS - 1) && fv < (float)(POINTS - 1))) return away; /* also NaN */
     int r = (int)fu, c = (int)fv;
     float a = u - fu, b = v - fv;
     float low = (1.0f - b) * w->length[r][c] + b * w->length[r][c + 1];

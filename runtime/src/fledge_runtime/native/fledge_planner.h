@@ -122,6 +122,9 @@ FLEDGE_API void fledge_planner_reset(fledge_planner *planner);
 FLEDGE_API int fledge_planner_step(fledge_planner *planner, const fledge_input *input, fledge_output *output);
 /* Return why the last step failed; "" if it did not. */
 FLEDGE_API const char *fledge_planner_error(const fledge_planner *planner);
+/* Write which response the last step identified, [3]: its delay in decisions, and the numbers of its horizontal and vertical
+ * rate among those that the planner compares, the given ones first. */
+FLEDGE_API void fledge_planner_response(const fledge_planner *planner, int *found);
 /* Return the number of rays of a scan. */
 FLEDGE_API size_t fledge_planner_rays(const fledge_planner *planner);
 

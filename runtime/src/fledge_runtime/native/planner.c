@@ -65,6 +65,10 @@ void fledge_planner_reset(fledge_planner *p) {
 
 const char *fledge_planner_error(const fledge_planner *p) { return p ? p->error : fledge_status_text(FLEDGE_MISSING); }
 
+void fledge_planner_response(const fledge_planner *p, int *found) {
+    for (int k = 0; p && found && k < 3; k++) found[k] = p->found[k];
+}
+
 size_t fledge_planner_rays(const fledge_planner *p) { return p ? p->sensor.rays : 0; }
 
 /* Return whether an input is there and finite; if not, say so in the planner's error. */
@@ -123,6 +127,9 @@ static vec3 decide(fledge_planner *p, const readings *r, vec3 flown, bool fresh,
         own.acc = fp_predicted_acc(&p->response, p->vel, p->acc);
     }
     fp_identify(&p->response, &own, fresh);
+    p->found[0] = p->response.delays[own.delay];
+    p->found[1] = own.flat;
+    p->found[2] = own.upright;
     p->vel = own.vel;
     p->acc = own.acc;
     p->map.fresh = fresh;

@@ -179,6 +179,7 @@ struct fledge_planner {
     bool fresh; /* the next step begins a flight */
     vec3 acc, vel, stay_pos;
     int stay;
+    int found[3]; /* of the response: delay in decisions, numbers of the horizontal and the vertical rate */
     vec3 command; /* the planner's own last one */
     char error[160];
 };
@@ -250,9 +251,15 @@ void fp_draw_memory(local_map *m, const tracker_data *t, vec3 pos, bool memory);
 #define GUARD_LAG_S 0.4 /* of velocity obstacles: how late the drone responds to a command */
 static inline double lesser(double a, double b) { return a < b ? a : b; }
 static inline double greater(double a, double b) { return a > b ? a : b; }
+#define FAR_CELL (-1000000000)
+
 static inline double decision_s(const fledge_settings *s) { return s->dt_s * s->decimation; }
 
-static inline int to_cell(float x) { return (int)floorf(x * 10.0f); } /* |x| is at most a few million */
+/* Return the cell of a coordinate; FAR_CELL, which no drone reaches, if it is NaN or too far away. */
+static inline int to_cell(float x) {
+    float cell = floorf(x * 10.0f);
+    return cell > (float)FAR_CELL && cell < -(float)FAR_CELL ? (int)cell : FAR_CELL;
+}
 
 static inline size_t place_of(int size, int ix, int iy) {
     unsigned last = (unsigned)size - 1u;

@@ -184,6 +184,8 @@ int fp_settings_check(const fledge_settings *s, char *text, size_t size) {
     double steps = nearbyint(s->planner_horizon_s / s->planner_step_s);
     if (steps < 2 || steps > MAX_STEPS)
         why = "planner.horizon_s must be 2 to 1000 times planner.step_s.";
+    else if (s->dt_s * s->decimation > s->planner_horizon_s)
+        why = "dt_s times decimation, the time between two decisions, must be at most planner.horizon_s.";
     else if (s->lidar_rows && (count != 2 || s->lidar_elevations_deg[0] >= s->lidar_elevations_deg[1]))
         why = "lidar_rows above 0 needs two lidar_elevations_deg, the lowest and the highest.";
     else if (s->lidar_jitter && (!s->lidar_rows || s->lidar_pinhole))

@@ -1,6 +1,7 @@
 /* The tracker: movers from the drone's own LiDAR. Tracks are Kalman filters of constant velocity, one for each cluster that is
  * seen again and again. A scan that equals the last one is a scan that is held until the next arrives: then tracks are only
  * predicted. */
+#include <float.h>
 #include <string.h>
 
 #include "planner.h"
@@ -167,7 +168,7 @@ static void write_rows(tracker_data *t, const own_state *own, float seconds) {
     int last_k = -1;
     memset(t->rows, 0, sizeof t->rows);
     for (int row = 0; row < NEAREST; row++) {
-        float best = 1.0e6f;
+        float best = FLT_MAX;
         int best_k = -1;
         for (int k = 0; k < TRACKS; k++) {
             if (!t->tracks[k].moves) continue;

@@ -25,6 +25,7 @@ class NumpyPlanner:
         self.cost = CostToGo(slowness(settings), settings["planner.ways_every"])
         self.tracker = Tracker(settings, self.sensor) if settings["movers_from"] == "lidar" else None
         self.movers, self.response, self.fresh, self.stay = Movers(), Response(settings), True, 0
+        self.found = (0, 0, 0)  # of the response: delay in decisions, numbers of the horizontal and the vertical rate
         self.vel: Any = (ZERO, ZERO, ZERO)
         self.acc = self.stay_pos = self.command = self.vel
 
@@ -41,6 +42,7 @@ class NumpyPlanner:
             self.response.note(self.command if flown is None else q.limit * (TWO * np.clip(flown, ZERO, ONE) - ONE))
             own.acc = self.response.predicted_acc(self.vel, self.acc)
         self.response.identify(own, fresh)
+        self.found = (self.response.q.delays[own.delay], own.flat, own.upright)
         self.vel, self.acc = own.vel, own.acc
         self.movers.track(q, rows, own.pos, fresh)
         if self.tracker is None:

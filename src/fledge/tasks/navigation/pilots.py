@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fledge.agents.base import BaseAgent, Obs
+from fledge.core.errors import ConfigError
 from fledge.core.overrides import build_config
 from fledge.tasks.navigation.orca.pilot import OrcaPilot
 from fledge.tasks.navigation.planner.config import PlannerConfig
@@ -71,6 +73,10 @@ def make_planner(**options: float) -> PlannerPilot:
     Raises:
         ConfigError: if a setting is unknown, or a value is not allowed.
     """
+    known = [field.name for field in dataclasses.fields(PlannerConfig)]
+    for name in options:
+        if name not in known:
+            raise ConfigError(f"planner({name}=...) has no such setting. Settings of planner(...): {', '.join(known)}.")
     return PlannerPilot(build_config(PlannerConfig, [], [f"{key}={value}" for key, value in options.items()]))
 
 
