@@ -76,8 +76,8 @@ def bridge() -> Iterator[MavlinkBridge]:
     made.close()
 
 
-def give(bridge: MavlinkBridge, message: Any, now: float = 50.0, system: int = 1) -> None:
-    message._header.srcSystem = system
+def give(bridge: MavlinkBridge, message: Any, now: float = 50.0, system: int = 1, component: int = 1) -> None:
+    message._header.srcSystem, message._header.srcComponent = system, component
     bridge.take(message, now)
 
 

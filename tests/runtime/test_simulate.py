@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fledge_runtime.arguments import numbers, read_fence
 from fledge_runtime.bridges.frames import rotate, yaw_of
 from fledge_runtime.cli import main
 from fledge_runtime.columns import Columns
-from fledge_runtime.commands import numbers, read_fence
 from fledge_runtime.limits import Box, Cylinder
 from fledge_runtime.log import read_log
 from fledge_runtime.quadrotor import Quadrotor
