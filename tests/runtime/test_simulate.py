@@ -117,7 +117,7 @@ def test_another_drone_can_be_named(reflex: Path, capsys: pytest.CaptureFixture[
     words = ["simulate", str(reflex), "--flights", "1", "--distance", "4", "--own-rays", "--json"]
     assert main([*words, "--physics", "tests.runtime.test_simulate:StuckDrone"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["length_m"] == 0.0
-    assert main([*words, "--physics", "nowhere:Drone"]) == 1
+    assert main([*words, "--physics", "nowhere:Drone"]) == 2
     assert "MODULE:CLASS" in capsys.readouterr().err
 
 

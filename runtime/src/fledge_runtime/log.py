@@ -189,7 +189,7 @@ class FlightLog:
             if self._closing:
                 return
             if self.error:
-                self.dropped += 1
+                self.dropped += kind != "end"
                 return
             if self._queued + len(data) > self._room:
                 self.dropped, self._untold = self.dropped + 1, self._untold + 1
@@ -228,7 +228,7 @@ class FlightLog:
                 except OSError as error:
                     with self._wake:
                         self.error = f"Logging to {self.path} ended: {error.strerror}."
-                        self.dropped += len(self._queue)
+                        self.dropped += sum(KINDS[one[2]] not in ("dropped", "end") for one in self._queue)
                     return
                 if data:
                     with self._wake:
@@ -237,8 +237,7 @@ class FlightLog:
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Write what is queued and end the log."""
-        if not self.error:
-            self.add("end", {"dropped": self.dropped})
+        self.add("end", {"dropped": self.dropped})
         with self._wake:
             self._closing = True
             self._wake.notify()
