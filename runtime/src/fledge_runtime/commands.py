@@ -158,7 +158,7 @@ def run_fly(given: Any) -> int:
         ended = f"{told['reason']} after {told['seconds']:.1f} s, {told['decisions']} decisions"
         say(f"Ended: {ended}, {log.dropped} records lost" + (f". {log.error}" if log.error else ""))
         if not told["flew"]:
-            say("It only waited: the vehicle was never armed in offboard mode (ArduPilot: guided mode).")
+            say("It only waited: the vehicle was never armed in offboard mode (ArduPilot: guided) with valid inputs.")
     finally:
         bridge.close()
     if told["error"]:
