@@ -145,6 +145,8 @@ def steer(
             pilot.reset(readings.start_w[i], readings.goal_w[i])
         state = readings.position_w[i], readings.velocity_w[i], readings.quaternion_wxyz[i]
         given = Inputs(clock, *state, points_w=readings.points_w[i], movers=readings.movers[i])
+        if "movers" not in pilot.contract["raw_inputs"]:
+            given.movers = None
         before = time.thread_time()
         command = pilot.step(given)
         spans.append(1e3 * (time.thread_time() - before))

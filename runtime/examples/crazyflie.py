@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 import fledge_runtime
+from fledge_runtime.arguments import numbers
 from fledge_runtime.bridges.clock import ClockOffset
-from fledge_runtime.commands import numbers
 from fledge_runtime.fly import fly
 from fledge_runtime.log import FlightLog, LoggedPilot
 from fledge_runtime.safety import Cylinder, Guard, Limits

@@ -91,7 +91,7 @@ def settings(folder: Path, log: Path, send: bool, duration: float) -> argparse.N
 def test_a_dry_run_sends_nothing_at_all(example: Any, reflex: Path, tmp_path: Path, capsys: Any) -> None:
     fake = FakeCrazyflie()
     fake.thread.start()
-    told = example.run(fake, fake.make_block, settings(reflex, tmp_path / "a.flog", False, 1.0))
+    told = example.run(fake, fake.make_block, settings(reflex, tmp_path / "a.flog", False, 2.5))
     fake.ended.set()
     assert told["decisions"] > 2
     assert fake.calls == []

@@ -44,7 +44,7 @@ def test_a_dry_run_sends_no_setpoint() -> None:
     flight = Practice(send=False)
     told = flight.fly(3.0)
     assert told["decisions"] > 3
-    assert told["reason"] == "stopped"
+    assert told["reason"] == "duration"
     assert len(flight.fake.setpoints) == 0
     assert flight.fake.mode == "position"
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import struct
 import threading
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fledge_runtime import Camera, Inputs, Mount
+from fledge_runtime import Camera, InputError, Inputs, Mount
 from fledge_runtime.log import (
     FIRST_LINE,
+    HEAD,
     FlightLog,
     LogError,
     LoggedPilot,
@@ -159,6 +162,67 @@ def test_a_full_log_ends_and_says_so(tmp_path: Path) -> None:
     assert "largest size" in log.error
     assert log.path.stat().st_size <= 20_000 + len(FIRST_LINE)
     assert [record.kind for record in read_log(log.path)] == ["begin", "event", "event"]
+
+
+def test_a_full_disk_is_counted_and_the_file_stays_readable(tmp_path: Path) -> None:
+    log, room = FlightLog(tmp_path / "a.flog"), [30_000]
+    file = log._file
+
+    class FullDisk:
+        """Takes a part of the last record, as a disk does."""
+
+        def write(self, data: bytes) -> int:
+            if not room[0]:
+                raise OSError(28, "No space left on device")
+            taken = file.write(data[: room[0]])
+            room[0] -= taken
+            return taken
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(file, name)
+
+    log._file = FullDisk()  # type: ignore[assignment]
+    for _ in range(20):
+        log.add("event", x=np.zeros(1000))
+    log.close()
+    damaged: list[int] = []
+    whole = sum(record.kind == "event" for record in read_log(log.path, damaged))
+    assert whole == 3
+    assert whole + log.dropped == 20
+    assert len(damaged) == 1
+    assert "No space left" in log.error
+
+
+def test_a_record_that_cannot_be_decoded_counts_as_damaged(tmp_path: Path) -> None:
+    events = [encode(Record("event", 0.0, {}, {"x": np.zeros(3)})) for _ in range(3)]
+    payload = b'{"t": 0.0, "facts": {}, "arrays": [["x", "|O", [2]]]}\n' + bytes(16)
+    head = HEAD.pack(b"\x89F", 5, 0, len(payload))
+    events[1] = head + struct.pack("<I", zlib.crc32(payload, zlib.crc32(head))) + payload
+    (tmp_path / "a.flog").write_bytes(FIRST_LINE + b"".join(events))
+    damaged: list[int] = []
+    assert len(list(read_log(tmp_path / "a.flog", damaged))) == 2
+    assert damaged == [len(FIRST_LINE) + len(events[0])]
+
+
+def test_clouds_of_objects_are_refused() -> None:
+    for points in ([[None, 0.0, 0.0]], [[1.0, 2.0, 3.0], [1.0]], "abc"):
+        with pytest.raises(InputError, match="points_w must be an array of numbers"):
+            flatten(Inputs(0.0, [0.0] * 3, [0.0] * 3, [1.0, 0.0, 0.0, 0.0], points_w=points))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_log_without_room_for_its_first_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = open
+
+    def full(path: Any, mode: str, **words: Any) -> Any:
+        real(path, mode).close()
+        return real("/dev/full", "wb", buffering=0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("builtins.open", full)
+        with pytest.raises(LogError, match="No space left"):
+            FlightLog(tmp_path / "a.flog")
+    assert not (tmp_path / "a.flog").exists()
 
 
 def test_inputs_of_every_kind_come_back() -> None:

@@ -17,6 +17,8 @@ from fledge_runtime.bridges.fake_flight_controller import FakeFlightController
 from fledge_runtime.bridges.frames import rotate, swap_attitude, swap_body, swap_world, swap_yaw, yaw_of
 from fledge_runtime.bridges.mavlink import LinkError, MavlinkBridge, import_mavutil
 from fledge_runtime.bridges.practice import local_port
+from fledge_runtime.commands import wait_for
+from fledge_runtime.errors import InputError, RuntimeFault, UsageError
 
 MAV = import_mavutil().mavlink
 HOVER = (0.0, 0.0, 0.0)
@@ -76,8 +78,8 @@ def bridge() -> Iterator[MavlinkBridge]:
     made.close()
 
 
-def give(bridge: MavlinkBridge, message: Any, now: float = 50.0, system: int = 1) -> None:
-    message._header.srcSystem = system
+def give(bridge: MavlinkBridge, message: Any, now: float = 50.0, system: int = 1, component: int = 1) -> None:
+    message._header.srcSystem, message._header.srcComponent = system, component
     bridge.take(message, now)
 
 
@@ -196,6 +198,91 @@ def test_other_vehicles_and_ground_stations_are_not_heard(bridge: MavlinkBridge)
     assert bridge.position is None
 
 
+def test_the_autopilots_component_alone_has_mode_position_and_attitude(bridge: MavlinkBridge) -> None:
+    give(bridge, heartbeat(6 << 16), component=191)
+    assert bridge.system is None
+    give(bridge, heartbeat(6 << 16))
+    give(bridge, heartbeat(0, armed=False), component=191)
+    give(bridge, MAV.MAVLink_local_position_ned_message(10_000, 1.0, 2.0, -3.0, *HOVER), component=197)
+    give(bridge, MAV.MAVLink_attitude_quaternion_message(10_000, *yawed(0.0), 0.0, 0.0, 0.0), component=154)
+    assert bridge.takes_setpoints
+    assert bridge.position is bridge.attitude is None
+
+
+def test_the_named_system_is_flown_and_others_are_noted(bridge: MavlinkBridge) -> None:
+    bridge.wanted = 4
+    give(bridge, heartbeat(0, autopilot=3), system=3)
+    assert (bridge.system, bridge.autopilots) == (None, {3: 3})
+    give(bridge, heartbeat(6 << 16), system=4)
+    assert (bridge.system, bridge.autopilot) == (4, 12)
+
+
+def located(bridge: MavlinkBridge) -> None:
+    give(bridge, heartbeat(0))
+    give(bridge, MAV.MAVLink_local_position_ned_message(10_000, 1.0, 2.0, -3.0, *HOVER))
+    give(bridge, MAV.MAVLink_attitude_quaternion_message(10_000, *yawed(0.0), 0.0, 0.0, 0.0))
+
+
+@pytest.mark.parametrize("stamp_us", [1_760_000_000_000_000, 0])
+def test_obstacles_on_another_clock_count_from_their_arrival_and_leave_the_odometrys_alone(
+    bridge: MavlinkBridge, stamp_us: int
+) -> None:
+    located(bridge)
+    fields = ([200] * 72, 5, 10, 300, 0.0, 0.0, 12)
+    give(bridge, MAV.MAVLink_obstacle_distance_message(stamp_us, 0, *fields), now=50.25)
+    bridge.inputs()
+    assert bridge.points_time_s == 50.25
+    give(bridge, MAV.MAVLink_local_position_ned_message(10_300, 1.0, 2.0, -3.0, *HOVER), now=50.3)
+    assert bridge.position is not None
+    assert bridge.position[0] == pytest.approx(50.3)
+
+
+@pytest.mark.parametrize("measured", [None, math.nan, math.inf, "now"])
+def test_points_without_a_time_are_stale(bridge: MavlinkBridge, measured: Any) -> None:
+    located(bridge)
+    bridge.points = lambda: ({"points_w": np.zeros((0, 3))}, measured)
+    assert bridge.inputs() is not None
+    assert bridge.points_time_s == -math.inf
+
+
+@pytest.mark.parametrize("given", ["a/path", 5, ({"cloud": 1}, 2.0), ([], 1.0), ({}, 1.0, 2.0)])
+def test_points_of_another_form_are_refused(bridge: MavlinkBridge, given: Any) -> None:
+    located(bridge)
+    bridge.points = lambda: given
+    with pytest.raises(InputError, match="must return None or"):
+        bridge.inputs()
+
+
+def test_a_function_of_points_that_fails_is_named(bridge: MavlinkBridge) -> None:
+    located(bridge)
+    bridge.points = lambda: [][1]  # type: ignore[misc]
+    with pytest.raises(InputError, match="failed with IndexError"):
+        bridge.inputs()
+
+
+def test_a_flight_says_what_is_missing_and_refuses_two_autopilots(
+    bridge: MavlinkBridge, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bridge.tick = lambda: None  # type: ignore[method-assign]
+    with pytest.raises(RuntimeFault, match="No heartbeat of an autopilot"):
+        wait_for(bridge, 0.01)
+    give(bridge, heartbeat(0))
+    with pytest.raises(RuntimeFault, match="No position and no attitude"):
+        wait_for(bridge, 0.01)
+    located(bridge)
+    with pytest.raises(RuntimeFault, match="No OBSTACLE_DISTANCE"):
+        wait_for(bridge, 0.01)
+    bridge.points = lambda: None
+    with pytest.raises(RuntimeFault, match="--points returned no"):
+        wait_for(bridge, 0.01)
+    bridge.points = lambda: ({"points_w": np.zeros((0, 3))}, 50.0)
+    assert wait_for(bridge, 5.0, listen=0.0).tolist() == [2.0, 1.0, 3.0]
+    assert "Vehicle: system 1, PX4" in capsys.readouterr().out
+    give(bridge, heartbeat(0, autopilot=3), system=3)
+    with pytest.raises(UsageError, match=r"1 \(PX4\) and 3 \(ArduPilot\).*--system"):
+        wait_for(bridge, 5.0)
+
+
 def test_a_time_request_is_answered_with_our_time(bridge: MavlinkBridge) -> None:
     give(bridge, heartbeat(0))
     give(bridge, MAV.MAVLink_timesync_message(0, 777))
@@ -222,6 +309,17 @@ def test_obstacle_sectors_run_clockwise_from_the_nose(bridge: MavlinkBridge) -> 
 def test_an_address_that_makes_no_sense_is_one_sentence() -> None:
     with pytest.raises(LinkError, match="cannot be opened"):
         MavlinkBridge("udpin:nowhere")
+
+
+@pytest.mark.parametrize("address", ["udpin:127.0.0.1:99999", "/dev/fledge-none", "udpin:127.0.0.1:-4", "udpin:a:b:c"])
+def test_a_port_that_does_not_exist_is_one_sentence(address: str) -> None:
+    with pytest.raises(LinkError, match=r"cannot be opened|needs pyserial"):
+        MavlinkBridge(address)
+
+
+def test_a_second_runtime_on_the_same_port_is_refused(bridge: MavlinkBridge) -> None:
+    with pytest.raises(LinkError, match="Another program listens"):
+        MavlinkBridge(f"udpin:127.0.0.1:{local_port(bridge)}")
 
 
 # ---- clocks ------------------------------------------------------------------------------------------------------------

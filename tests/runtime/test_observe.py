@@ -164,6 +164,11 @@ def test_a_depth_image_hits_what_its_pixels_look_at() -> None:
     assert hit_of(observer().read(inputs(depth=left_up, camera=camera)))[0] == (2, 2)  # 20 degrees left, 10 up
 
 
+def test_a_depth_image_of_infinity_is_free_space() -> None:
+    seen = observer().read(inputs(depth=np.full((4, 4), np.inf), camera=CAMERA))
+    assert not seen["lidar"].any()
+
+
 def test_a_wall_in_a_large_depth_image_is_seen_by_every_ray_that_looks_at_it() -> None:
     camera, wall = Camera(fx=430.0, fy=430.0, cx=424.0, cy=240.0), np.full((480, 848), 1.5, np.float32)
     seen = observer().read(inputs(depth=wall, camera=camera))["lidar"][0]
@@ -197,6 +202,7 @@ def test_the_nearest_moving_obstacles_come_first_and_tall_ones_are_cylinders() -
     np.testing.assert_array_equal(observer().read(inputs(movers=table))["dynamic_obstacle"][0], rows)
 
 
+CAMERA = Camera(9.0, 9.0, 2.0, 2.0)
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a position that is not finite": ({"position_w": (0, np.nan, 1)}, "position_w has NaN or infinity"),
     "a velocity of two numbers": ({"velocity_w": (0, 1)}, "velocity_w must be 3 numbers"),
@@ -205,6 +211,19 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "two surroundings": ({"points_b": np.zeros((0, 3)), "points_w": np.zeros((0, 3))}, "got points_w and points_b"),
     "points of two numbers": ({"points_w": np.zeros((5, 2))}, "points_w must be an array"),
     "a depth image without a camera": ({"depth": np.zeros((4, 4))}, "with `camera`"),
+    "points of which none is finite": ({"points_w": np.full((5, 3), np.nan)}, "points_w has no finite point"),
+    "integer points": ({"points_w": np.ones((5, 3), int)}, "floating-point numbers, m"),
+    "rows of several lengths": ({"points_w": [[1.0, 2, 3], [1.0, 2]]}, "points_w must be an array of numbers"),
+    "points that are text": ({"points_b": "abc"}, "points_b must be an array of numbers"),
+    "a mount of another type": ({"points_b": np.ones((5, 3)), "mount": None}, "mount must be a Mount"),
+    "a depth image of zeros": ({"depth": np.zeros((4, 4)), "camera": CAMERA}, "depth has no reading"),
+    "negative depths": ({"depth": -np.ones((4, 4)), "camera": CAMERA}, "depth has no reading"),
+    "an empty depth image": ({"depth": np.zeros((0, 4)), "camera": CAMERA}, "depth has no reading"),
+    "a depth image in millimetres": ({"depth": np.ones((4, 4), np.uint16), "camera": CAMERA}, "by 0.001"),
+    "a camera of zero width": ({"depth": np.ones((4, 4)), "camera": Camera(0.0, 9.0, 2.0, 2.0)}, "fx=0.0 .* above 0"),
+    "a camera of NaN": ({"depth": np.ones((4, 4)), "camera": Camera(9.0, np.nan, 2.0, 2.0)}, "camera .* has NaN"),
+    "a camera of None": ({"depth": np.ones((4, 4)), "camera": Camera(None, 9.0, 2.0, 2.0)}, "camera .* has NaN"),  # type: ignore[arg-type]
+    "movers that are a number": ({"movers": 5}, "movers must be rows of 8 numbers"),
     "movers of seven numbers": ({"movers": np.zeros((2, 7))}, "movers must be rows of 8 numbers"),
     "a mover that is not finite": ({"movers": np.full((1, 8), np.nan)}, "movers has NaN"),
 }  # fmt: skip

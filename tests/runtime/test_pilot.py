@@ -108,15 +108,25 @@ def test_a_reading_that_is_refused_leaves_no_trace(nav: Path) -> None:
     np.testing.assert_array_equal(ours, theirs)
 
 
+def test_movers_are_refused_by_a_policy_that_tracks_its_own(nav: Path) -> None:
+    pilot = fledge_runtime.load(nav).pilot()
+    pilot.reset((0, 0, 1.5), (20, 5, 1.5))
+    given = reading(0.0)
+    given.movers = []
+    pilot.planner.tracks = True
+    with pytest.raises(InputError, match="leave movers out"):
+        pilot.step(given)
+
+
 def test_time_must_grow_and_a_flight_must_begin(reflex: Path) -> None:
     pilot = fledge_runtime.load(reflex).pilot()
     with pytest.raises(InputError, match="Call reset"):
         pilot.step(reading())
     pilot.reset((0, 0, 1.5), (20, 5, 1.5))
     pilot.step(reading(1.0))
-    for when in (1.0, 0.5, float("nan")):
+    for when in (1.0, 0.5, float("nan"), None, "later"):
         with pytest.raises(InputError, match=r"time_s is .* must grow"):
-            pilot.step(reading(when))
+            pilot.step(reading(when))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="goal_w must be 3 numbers"):
         pilot.reset((0, 0, 1.5), (20, 5))
 

@@ -26,7 +26,8 @@ from fledge_runtime.bridges.ros2_messages import (
 )
 from fledge_runtime.errors import InputError
 from fledge_runtime.fly import fly
-from fledge_runtime.limits import Limits
+from fledge_runtime.inputs import Inputs
+from fledge_runtime.limits import Limits, invalid
 from fledge_runtime.safety import Guard
 from tests.runtime.pilots import StraightPilot
 
@@ -120,6 +121,12 @@ def test_points_that_are_not_finite_are_left_out_and_empty_clouds_are_fine() -> 
     points = np.array([[1.0, 2.0, 3.0], [math.nan, 0.0, 0.0], [0.0, math.inf, 0.0], [4.0, 5.0, 6.0]])
     assert cloud_points(cloud(points)).tolist() == [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
     assert cloud_points(cloud(np.zeros((0, 3)))).shape == (0, 3)
+
+
+def test_a_cloud_without_a_finite_point_is_no_free_space() -> None:
+    points = cloud_points(cloud(np.full((4, 3), math.nan)))
+    assert points.shape == (4, 3)
+    assert invalid(Inputs(0.0, [0.0, 0.0, 1.0], [0.0] * 3, [1.0, 0.0, 0.0, 0.0], points_b=points))
 
 
 def test_damaged_clouds_and_images_are_refused() -> None:

@@ -186,6 +186,8 @@ def faults() -> dict[str, Any]:
         "goal_reached": lambda flight: setattr(flight.guard, "goal_w", np.array([0.3, 0.0, 1.5])),
         "taken_over": lambda flight: setattr(flight, "engaged", False),
         "stopped": lambda flight: flight.guard.stop(),
+        "input_failed": lambda flight: flight.guard.stop("input_failed"),
+        "duration": lambda flight: flight.guard.stop("duration"),
     }
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fledge_runtime.arguments import numbers, read_fence
 from fledge_runtime.bridges.frames import rotate, yaw_of
 from fledge_runtime.cli import main
 from fledge_runtime.columns import Columns
-from fledge_runtime.commands import numbers, read_fence
 from fledge_runtime.limits import Box, Cylinder
 from fledge_runtime.log import read_log
 from fledge_runtime.quadrotor import Quadrotor
@@ -117,7 +117,7 @@ def test_another_drone_can_be_named(reflex: Path, capsys: pytest.CaptureFixture[
     words = ["simulate", str(reflex), "--flights", "1", "--distance", "4", "--own-rays", "--json"]
     assert main([*words, "--physics", "tests.runtime.test_simulate:StuckDrone"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["length_m"] == 0.0
-    assert main([*words, "--physics", "nowhere:Drone"]) == 1
+    assert main([*words, "--physics", "nowhere:Drone"]) == 2
     assert "MODULE:CLASS" in capsys.readouterr().err
 
 

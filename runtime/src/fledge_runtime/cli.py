@@ -5,18 +5,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from fledge_runtime.commands import add_commands
-from fledge_runtime.errors import ContractError, RuntimeFault
+from fledge_runtime.errors import ContractError, RuntimeFault, UsageError
 from fledge_runtime.log_commands import add_log_commands
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run the command; return 0, or 1 with one sentence on stderr if something is wrong."""
+    """Run the command; return 0, or 1 with one sentence on stderr if something is wrong; 2 if a value that was given is."""
     parser = argparse.ArgumentParser(prog="fledge-runtime", description="Fly a folder that `fledge deploy` wrote.")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, (function, about) in COMMANDS.items():
@@ -31,11 +32,16 @@ def main(words: list[str] | None = None) -> int:
     if given.command is None:
         parser.print_help()
         return 2
+    code = 1
     try:
-        return int(given.run(given) or 0)
+        code = int(given.run(given) or 0)
+        sys.stdout.flush()
     except RuntimeFault as error:
         print(f"fledge-runtime: {error}", file=sys.stderr)
-        return 1
+        code = 2 if isinstance(error, UsageError) else 1
+    except BrokenPipeError:  # the reader of the output is gone, as with `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return code
 
 
 def run_verify(given: Any) -> int:

@@ -2,7 +2,7 @@
 
 
 class RuntimeFault(Exception):
-    """Root of the errors of fledge_runtime: ContractError and InputError."""
+    """Root of the errors of fledge_runtime: ContractError, InputError and UsageError."""
 
 
 class ContractError(RuntimeFault):
@@ -11,3 +11,7 @@ class ContractError(RuntimeFault):
 
 class InputError(RuntimeFault):
     """A reading that the pilot was given cannot be used: missing, of a wrong shape, or not finite."""
+
+
+class UsageError(RuntimeFault):
+    """A command was given a value that it cannot use; the command line exits with 2."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
@@ -11,7 +12,7 @@ import numpy as np
 
 from fledge_runtime.errors import InputError
 from fledge_runtime.log import FlightLog, plain
-from fledge_runtime.safety import HANDED_OVER, WAITING, Guard
+from fledge_runtime.safety import FLYING, HANDED_OVER, HOVERING, WAITING, Guard
 
 SEND_HZ = 20.0
 HOLD_S = 2.0  # hold mode is requested, and zero velocity sent, at most for this time
@@ -29,18 +30,25 @@ def fly(
 ) -> dict[str, Any]:
     """Fly until the guard hands over, `duration_s` ends or `stop` is set; then hand over. Return facts of the flight.
 
+    An error of `vehicle` or of its inputs also hands over; then `reason` is `input_failed`, and `error` its text.
+
     Args:
         vehicle: A bridge, as MavlinkBridge: `poll`, `inputs`, `points_time_s`, `takes_setpoints`, `send_velocity`,
             `request_hold`, `tick`.
         guard: After `reset(goal_w)`.
     """
     stop, ended = stop or threading.Event(), threading.Event()
+    tell = quiet(tell)
     sender = threading.Thread(target=_send, args=(vehicle, guard, log, ended), name="setpoints", daemon=True)
     told, decisions, worst_ms, seen, begun = 0, 0, 0.0, None, guard.clock()
     due = second = begun
+    ending, failed, lost = "stopped", "", False
     sender.start()
     try:
-        while guard.state != HANDED_OVER and not stop.is_set() and guard.clock() - begun < duration_s:
+        while guard.state != HANDED_OVER and not stop.is_set():
+            if guard.clock() - begun >= duration_s:
+                ending = (guard.state == HOVERING and guard.reason) or "duration"
+                break
             vehicle.poll(min(max(due - guard.clock(), 0.001), 0.02))
             if hasattr(vehicle, "offset"):
                 vehicle.offset.locked = guard.state != WAITING
@@ -59,19 +67,44 @@ def fly(
             if now >= second:
                 second = now + 1.0
                 tell(_line(guard, seen, now - begun))
+                if log is not None and log.error and not lost:
+                    lost = True
+                    tell(log.error)
     except KeyboardInterrupt:
-        tell("Interrupted: handing over.")
+        pass
+    except Exception as error:  # of the vehicle or of a function of the user's: hand over, then say it
+        ending, failed = (
+            "input_failed",
+            str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}",
+        )
     finally:
-        guard.stop()
-        _tell_changes(guard, told, begun, log, tell)
-        until = guard.clock() + HOLD_S
-        while guard.send and vehicle.takes_setpoints and guard.clock() < until:
-            vehicle.poll(0.02)
-        ended.set()
+        try:
+            guard.stop(ending)
+            until = time.monotonic() + HOLD_S
+            while guard.send and vehicle.takes_setpoints and time.monotonic() < until:
+                quiet(vehicle.poll)(0.02)
+                ended.wait(0.001)
+        finally:
+            ended.set()
         sender.join(2.0)
-    reason = next((reason for _, _, reason in guard.history if reason and reason != "stopped"), "stopped")
-    facts = {"reason": guard.reason or reason, "decisions": decisions, "worst_ms": worst_ms, "resumes": guard.resumes}
+        if failed:
+            tell(f"Reading the inputs failed: {failed}.")
+            if log is not None:
+                quiet(log.add)("event", {"error": failed})
+        _tell_changes(guard, told, begun, log, tell)
+    facts = {"reason": guard.reason, "decisions": decisions, "worst_ms": worst_ms, "resumes": guard.resumes}
+    facts.update(error=failed, flew=any(state == FLYING for _, state, _ in guard.history))
     return {**facts, "seconds": guard.clock() - begun, "held": guard.send and not vehicle.takes_setpoints}
+
+
+def quiet(call: Callable[..., Any]) -> Callable[..., None]:
+    """Return a function that calls and swallows every error: a closed pipe or a full disk must not end a flight."""
+
+    def attempt(*args: Any, **words: Any) -> None:
+        with contextlib.suppress(Exception):
+            call(*args, **words)
+
+    return attempt
 
 
 def _logged(inputs: Any, engaged: bool, log: FlightLog | None) -> Any:
@@ -81,7 +114,7 @@ def _logged(inputs: Any, engaged: bool, log: FlightLog | None) -> Any:
     except (InputError, TypeError, ValueError):
         return inputs
     if log is not None:
-        log.inputs(seen, engaged)
+        quiet(log.inputs)(seen, engaged)
     return seen
 
 
@@ -89,27 +122,27 @@ def _send(vehicle: Any, guard: Guard, log: FlightLog | None, ended: threading.Ev
     asked, handed = -math.inf, None
     while not ended.wait(1.0 / SEND_HZ):
         command = guard.output()
-        vehicle.tick()
+        quiet(vehicle.tick)()
         if command.send:
-            vehicle.send_velocity(command.velocity_w)
+            quiet(vehicle.send_velocity)(command.velocity_w)
         elif command.hold:
             now = guard.clock()
             handed = now if handed is None else handed
             if vehicle.takes_setpoints and now - handed < HOLD_S and guard.reason != "taken_over":
-                vehicle.send_velocity(np.zeros(3))  # until the mode has changed
+                quiet(vehicle.send_velocity)(np.zeros(3))  # until the mode has changed
                 if now - asked >= HOLD_EVERY_S:
                     asked = now
-                    vehicle.request_hold()
+                    quiet(vehicle.request_hold)()
         if log is not None:
             facts = {"state": command.state, "reason": command.reason, "sent": command.send}
-            log.add("output", facts, velocity_w=command.velocity_w)
+            quiet(log.add)("output", facts, velocity_w=command.velocity_w)
 
 
 def _tell_changes(guard: Guard, told: int, begun: float, log: FlightLog | None, tell: Callable[[str], None]) -> int:
     for at, state, reason in guard.history[told:]:
         tell(f"{at - begun:7.2f} s  {state}{': ' + reason if reason else ''}")
         if log is not None:
-            log.add("event", {"state": state, "reason": reason, "at": at})
+            quiet(log.add)("event", {"state": state, "reason": reason, "at": at})
     return len(guard.history)
 
 

@@ -101,7 +101,11 @@ class Goldens:
         begin, end = self.mover_ends[row] - a["mover_count"][row], self.mover_ends[row]
         pose = a["velocity_w"][row], a["quaternion_wxyz"][row]
         return Inputs(
-            float(a["time_s"][row]), position, *pose, points_w=position + around, movers=a["movers"][begin:end]
+            float(a["time_s"][row]),
+            position,
+            *pose,
+            points_w=position + around,
+            movers=a["movers"][begin:end] if end > begin else None,
         )
 
 

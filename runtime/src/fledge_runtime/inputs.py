@@ -44,13 +44,15 @@ class Inputs:
     quaternion_wxyz: Any
     """[4] body to world."""
     points_w: Any = None
-    """[P, 3] m, world: hits of a LiDAR. Points that are not finite are left out."""
+    """[P, 3] m, world, floating-point: hits of a LiDAR. Points that are not finite are left out; if all are, the cloud is
+    refused."""
     points_b: Any = None
     """[P, 3] m, in the frame of the sensor on the body, which `mount` describes."""
     mount: Mount = field(default_factory=Mount)
     """Of the sensor of `points_b`."""
     depth: Any = None
-    """[rows, columns] m along the optical axis, row 0 at the top; 0 and values that are not finite: no reading."""
+    """[rows, columns] m along the optical axis, floating-point, row 0 at the top. Infinity: nothing within range; 0, negative
+    and NaN: no reading. An image without any reading is refused."""
     camera: Camera | None = None
     """Of `depth`."""
     movers: Any = None

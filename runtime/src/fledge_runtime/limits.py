@@ -9,6 +9,9 @@ from typing import Any, Union
 
 import numpy as np
 
+from fledge_runtime.errors import InputError
+from fledge_runtime.observe import cloud, depth_image
+
 Vector = np.ndarray
 
 
@@ -40,9 +43,11 @@ REASONS: dict[str, Reason] = {
         Reason("goal_reached", "the drone is within `goal_radius_m` of the goal"),
         Reason("taken_over", "the flight controller was disarmed or left offboard mode: handed over at once"),
         Reason("stopped", "`stop()` was called, for example by Ctrl-C: handed over at once"),
+        Reason("input_failed", "reading the inputs raised an error, for example the function of `--points`"),
+        Reason("duration", "the time of `--duration` is over"),
     )
 }
-AT_ONCE = ("taken_over", "stopped")  # reasons that hand over without hovering
+AT_ONCE = ("taken_over", "stopped", "input_failed", "duration")  # reasons that hand over without hovering
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +128,7 @@ def tilt_deg(quaternion_wxyz: Sequence[float]) -> float:
 
 
 def invalid(inputs: Any) -> bool:
-    """Return whether inputs have numbers that are not finite or arrays of the wrong shape."""
+    """Return whether inputs have numbers that are not finite, arrays of the wrong shape, or a scan without any reading."""
     try:
         for name, size in (("position_w", 3), ("velocity_w", 3), ("quaternion_wxyz", 4)):
             value = np.asarray(getattr(inputs, name), float)
@@ -131,14 +136,11 @@ def invalid(inputs: Any) -> bool:
                 return True
         if not math.isfinite(inputs.time_s) or abs(float(np.linalg.norm(inputs.quaternion_wxyz)) - 1.0) > 0.01:
             return True
-        for name in ("points_w", "points_b", "depth"):
-            if getattr(inputs, name, None) is None:
-                continue
-            seen = np.asarray(getattr(inputs, name), float)
-            if seen.ndim != 2 or (name != "depth" and seen.shape[1] != 3):
-                return True
-            if seen.size and not np.isfinite(seen).any():  # single returns may be missing, not all of them
-                return True
-    except (TypeError, ValueError):
+        for name in ("points_w", "points_b"):
+            if getattr(inputs, name, None) is not None:
+                cloud(name, getattr(inputs, name))
+        if getattr(inputs, "depth", None) is not None:
+            depth_image(inputs.depth)
+    except (InputError, TypeError, ValueError, OverflowError):
         return True
     return False

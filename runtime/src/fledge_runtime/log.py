@@ -14,6 +14,7 @@ of their own through a bounded queue: a slow disk costs records (counted in the 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import struct
@@ -28,7 +29,7 @@ import numpy as np
 
 from fledge_runtime.errors import RuntimeFault
 from fledge_runtime.inputs import Camera, Inputs, Mount
-from fledge_runtime.observe import mover_rows
+from fledge_runtime.observe import array_of, mover_rows
 
 FIRST_LINE = b"fledge-flight 1\n"
 MARK, HEAD = b"\x89F", struct.Struct("<2sBBI")
@@ -104,7 +105,8 @@ def _records(file: Any, damaged: list[int]) -> Iterator[Record]:
             if mark == MARK and zero == 0 and kind < len(KINDS) and length <= LONGEST:
                 payload = file.read(length)
                 if zlib.crc32(payload, zlib.crc32(head[: HEAD.size])) == struct.unpack("<I", head[HEAD.size :])[0]:
-                    record = decode(kind, payload)
+                    with contextlib.suppress(Exception):  # whatever another writer put there
+                        record = decode(kind, payload)
         if record is not None:
             yield record
             at += len(head) + length
@@ -169,7 +171,12 @@ class FlightLog:
             self._file = open(self.path, "xb", buffering=0)  # noqa: SIM115 (closed by the thread)
         except OSError as error:
             raise LogError(f"The log {path} cannot be written: {error.strerror}. Name a new file.") from None
-        self._file.write(FIRST_LINE)
+        try:
+            self._file.write(FIRST_LINE)
+        except OSError as error:
+            self._file.close()
+            self.path.unlink()
+            raise LogError(f"The log {path} cannot be written: {error.strerror}.") from None
         self._thread = threading.Thread(target=self._drain, name="flight-log", daemon=True)
         self._thread.start()
         self.add("begin", {"wall_time": time.time(), **(facts or {})})
@@ -179,7 +186,10 @@ class FlightLog:
         shaped = {name: np.asarray(value) for name, value in arrays.items() if value is not None}
         data = encode(Record(kind, self.clock(), facts or {}, shaped))
         with self._wake:
-            if self._closing or self.error:
+            if self._closing:
+                return
+            if self.error:
+                self.dropped += kind != "end"
                 return
             if self._queued + len(data) > self._room:
                 self.dropped, self._untold = self.dropped + 1, self._untold + 1
@@ -209,13 +219,16 @@ class FlightLog:
                 try:
                     if len(data) > self._left:
                         raise OSError(0, "it has reached its largest size")
-                    self._file.write(data)
-                    self._left -= len(data)
+                    self._left, rest = self._left - len(data), data
+                    while rest:  # a disk that is nearly full takes a part
+                        rest = rest[self._file.write(rest) :]
                     if time.monotonic() - synced > 1.0:  # a power cut loses a second
                         os.fsync(self._file.fileno())
                         synced = time.monotonic()
                 except OSError as error:
-                    self.error = f"Logging to {self.path} ended: {error.strerror}."
+                    with self._wake:
+                        self.error = f"Logging to {self.path} ended: {error.strerror}."
+                        self.dropped += sum(KINDS[one[2]] not in ("dropped", "end") for one in self._queue)
                     return
                 if data:
                     with self._wake:
@@ -257,6 +270,8 @@ class LoggedPilot:
             self.log.add("event", {"error": f"{type(error).__name__}: {error}"})
             raise
         facts = {"inputs_time_s": inputs.time_s, "ms": 1e3 * (time.perf_counter() - begun)}
+        response = (getattr(command, "info", None) or {}).get("response")
+        facts.update({"response": response} if response else {})
         self.log.add("command", facts, velocity_w=np.asarray(command.velocity_w, float), flown_w=inputs.flown_w)
         return command
 
@@ -276,7 +291,7 @@ def flatten(inputs: Inputs) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     }
     for name in ("points_w", "points_b", "depth"):
         if getattr(inputs, name) is not None:
-            arrays[name] = np.array(getattr(inputs, name), order="C")
+            arrays[name] = np.array(array_of(name, getattr(inputs, name)), order="C")
     if inputs.movers is not None:
         arrays["movers"] = np.array(mover_rows(inputs.movers))
     facts: dict[str, Any] = {"time_s": float(inputs.time_s)}

@@ -93,6 +93,8 @@ class Observer:
             points, mount = cloud("points_b", inputs.points_b), inputs.mount
         else:
             points, mount = depth_points(inputs.depth, inputs.camera)
+        if not isinstance(mount, Mount):
+            raise InputError(f"mount must be a Mount, got {mount!r}.")
         turn = sensor.T @ body
         onto = turn @ rotation(unit_quaternion("mount.quaternion_wxyz", mount.quaternion_wxyz))
         return self._hits(points, onto, turn @ numbers("mount.position_b", mount.position_b, 3))
@@ -139,9 +141,11 @@ def mover_rows(given: Any) -> np.ndarray:
 
     An obstacle that is given with its width alone is as tall as a cylinder.
     """
-    if given is None or not len(given):
+    if given is None:
         return np.zeros((0, 8))
     try:
+        if not len(given):
+            return np.zeros((0, 8))
         if not isinstance(given, np.ndarray):
             given = [row if np.ndim(row[0]) == 0 else flat_mover(*row) for row in given]
         table = np.asarray(given, np.float64).reshape(len(given), 8)
@@ -192,22 +196,54 @@ def rotation(q: tuple[float, ...]) -> np.ndarray:
     )
 
 
+def array_of(name: str, given: Any) -> np.ndarray:
+    """Return a reading as an array of numbers; raise InputError for anything else."""
+    try:
+        array = np.asarray(given)
+    except (TypeError, ValueError):  # rows of several lengths
+        array = np.empty(0, object)
+    if array.dtype.kind not in "fiu":
+        raise InputError(f"{name} must be an array of numbers, got {type(given).__name__} of {array.dtype}.")
+    return array
+
+
 def cloud(name: str, given: Any) -> np.ndarray:
-    points = np.asarray(given)
-    if points.size == 0:
+    """Return a point cloud [P, 3]; raise InputError if its shape or type is wrong or all its points are not finite."""
+    points = array_of(name, given)
+    if points.shape == (0,):
         return np.zeros((0, 3))
-    if points.ndim != 2 or points.shape[1] != 3 or points.dtype.kind not in "fiu":
-        raise InputError(f"{name} must be an array [P, 3] of numbers, got {points.dtype} {list(points.shape)}.")
+    if points.ndim != 2 or points.shape[1] != 3 or (points.size and points.dtype.kind != "f"):
+        raise InputError(
+            f"{name} must be an array [P, 3] of floating-point numbers, m, got {points.dtype} {list(points.shape)}."
+        )
+    if len(points) and not np.isfinite(points).all(axis=1).any():
+        raise InputError(
+            f"{name} has no finite point: the sensor sees nothing. Where nothing is hit, give an empty array."
+        )
     return points
+
+
+def depth_image(given: Any) -> np.ndarray:
+    """Return a depth image [rows, columns]; raise InputError if its shape or type is wrong or no pixel has a reading."""
+    image = array_of("depth", given)
+    if image.ndim != 2 or image.dtype.kind != "f":
+        raise InputError(
+            f"depth must be an array [rows, columns] of floating-point numbers, m, got {image.dtype} {list(image.shape)}: "
+            "multiply integers of millimetres by 0.001."
+        )
+    if not (image > 0).any():
+        raise InputError("depth has no reading: no pixel is above 0. Where nothing is within range, give infinity.")
+    return image
 
 
 def depth_points(depth: Any, camera: Any) -> tuple[np.ndarray, Mount]:
     """Return the points of a depth image in the camera's frame, [P, 3], of at most about PIXELS pixels, and its mount."""
-    image = np.asarray(depth, np.float32)
-    if image.ndim != 2 or not isinstance(camera, Camera):
-        raise InputError(
-            f"depth must be an array [rows, columns] with `camera`, its Camera, got shape {list(image.shape)}."
-        )
+    if not isinstance(camera, Camera):
+        raise InputError(f"depth must come with `camera`, its Camera, got {camera!r}.")
+    focal = numbers("camera (fx, fy, cx, cy)", (camera.fx, camera.fy, camera.cx, camera.cy), 4)[:2]
+    if not (focal > 0).all():
+        raise InputError(f"camera has fx={camera.fx!r} and fy={camera.fy!r}: both must be above 0, in pixels.")
+    image = depth_image(depth).astype(np.float32)
     step = max(1, int(np.ceil(np.sqrt(image.size / PIXELS))))
     image = image[step // 2 :: step, step // 2 :: step]
     row, column = np.meshgrid(*(step // 2 + step * np.arange(n) for n in image.shape), indexing="ij")

@@ -109,11 +109,16 @@ class Pilot:
             InputError: if a reading is missing, has a wrong shape or is not finite, or time does not grow; the memories stay
                 as they were.
         """
-        now = float(inputs.time_s)
+        try:
+            now = float(inputs.time_s)
+        except (TypeError, ValueError, OverflowError):
+            now = math.nan
         if self.time_s is None:
             raise InputError("Call reset(position_w, goal_w) before the first step.")
         if not now > self.time_s:
             raise InputError(f"time_s is {inputs.time_s}, but must grow: the last was {self.time_s}.")
+        if inputs.movers is not None and self.planner is not None and self.planner.tracks:
+            raise InputError("This policy tracks moving obstacles from the LiDAR itself: leave movers out.")
         marks = [time.perf_counter()]
         obs = self.observer.read(inputs)
         if not np.abs(obs["state"][3:5]).max() <= FARTHEST_M:

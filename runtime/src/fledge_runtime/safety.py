@@ -102,8 +102,7 @@ class Guard:
             fault = self._check(inputs, now)
             if fault == "reordered":
                 return None
-            self._points_time = points_time_s
-            fault = fault or self._too_old(now, deciding=True)
+            fault = fault or self._check_points(points_time_s, now) or self._too_old(now, deciding=True)
             self._note(fault, now)
             if fault == "invalid_input":
                 return None
@@ -150,7 +149,8 @@ class Guard:
             self._moved = now
         if now - self._moved > limits.frozen_s:
             return "frozen_odometry"
-        if float(np.linalg.norm(position - before)) > limits.position_jump_m + limits.fastest_m_s * step:
+        reach = limits.position_jump_m + limits.fastest_m_s * min(step, limits.input_timeout_s)
+        if float(np.linalg.norm(position - before)) > reach:
             return "position_jump"
         if not limits.height_m[0] <= position[2] <= limits.height_m[1]:
             return "out_of_height"
@@ -162,6 +162,15 @@ class Guard:
         if self.fence is not None and not (self.fence.contains(position) and self.fence.contains(ahead)):
             return "geofence"
         return "goal_reached" if float(np.linalg.norm(position - self.goal_w)) < limits.goal_radius_m else ""
+
+    def _check_points(self, measured: Any, now: float) -> str:
+        """Keep the time of the point cloud; return "clock_jump" if it is in the future or no number."""
+        try:
+            at = None if measured is None else float(measured)
+        except (TypeError, ValueError):
+            at = math.nan
+        self._points_time = at
+        return "" if at is None or at <= now + self.limits.clock_jump_s else "clock_jump"
 
     def _moving(self, velocity: Vector) -> bool:
         return max(float(np.linalg.norm(velocity)), float(np.linalg.norm(self.last_sent)) if self.send else 0.0) > 0.05
@@ -186,6 +195,7 @@ class Guard:
                 fault = "too_many_faults"
             self._change(HOVERING, fault, now)
         elif self.state == HOVERING:
+            self.since = min(self.since, now)  # a clock that was set back must not prolong the hover
             if fault and not REASONS[fault].resumes and REASONS[self.reason].resumes:
                 self.reason = fault  # the flight now ends for this one
                 self.history.append((now, HOVERING, fault))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import statistics
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fledge_runtime.columns import Columns
-from fledge_runtime.errors import RuntimeFault
+from fledge_runtime.errors import UsageError
 from fledge_runtime.inputs import Inputs
 from fledge_runtime.log import FlightLog, LoggedPilot, plain
 from fledge_runtime.quadrotor import STEP_S, Quadrotor
@@ -35,17 +34,6 @@ def limits_for(contract: dict[str, Any], speed: float | None) -> Limits:
     """Return the limits of a simulated flight: the policy's own speed unless another is given."""
     speed = float(contract["limits"]["speed_m_s"]) if speed is None else speed
     return Limits(speed_m_s=speed, goal_radius_m=float(contract["goal_radius_m"]))
-
-
-def find_physics(name: str | None) -> Any:
-    """Return a class like Quadrotor: `MODULE:CLASS`; None is Quadrotor itself."""
-    if name is None:
-        return Quadrotor
-    module, _, attribute = name.partition(":")
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise RuntimeFault(f"--physics {name}: {error}. Give MODULE:CLASS with the interface of Quadrotor.") from None
 
 
 def simulate(
@@ -128,13 +116,21 @@ def summary(flights: list[dict[str, Any]]) -> str:
     return "\n".join([*lines, text + f", median {statistics.median(closest):.2f} m"])
 
 
-def draw(path: Path, flights: list[Flight]) -> None:
-    """Write a view of flights from above, if matplotlib is installed."""
+def check_drawing(path: Path) -> None:
+    """Raise UsageError if a drawing cannot be written."""
     try:
-        from matplotlib.figure import Figure
-        from matplotlib.patches import Circle
+        import matplotlib  # noqa: F401
     except ImportError:
-        raise RuntimeFault("--png needs matplotlib: pip install matplotlib.") from None
+        raise UsageError("--png needs matplotlib: pip install matplotlib.") from None
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"--png {path}: the folder {path.absolute().parent} does not exist.")
+
+
+def draw(path: Path, flights: list[Flight]) -> None:
+    """Write a view of flights from above; needs matplotlib."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Circle
+
     figure = Figure(figsize=(10, 3.5 * len(flights)), layout="tight")
     for axes, flight in zip(figure.subplots(len(flights), squeeze=False)[:, 0], flights):
         for centre, radius in zip(flight.world.centre, flight.world.radius):

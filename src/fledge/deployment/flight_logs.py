@@ -195,6 +195,7 @@ def follow(messages: Iterable[tuple[Any, str]]) -> FlightLog:
         if kind == CLOUD:
             if path:
                 points = cloud_points(message).astype(float)
+                points = points[np.isfinite(points).all(axis=-1)]
                 in_world = message.header.frame_id == frame
                 clouds.append(points if in_world else rotate(turn, points) + path[-1][1])
             continue

@@ -11,8 +11,10 @@ mode. Without `send` it sends heartbeats, time synchronization and requests for 
 
 from __future__ import annotations
 
+import errno
 import math
 import os
+import socket
 import threading
 import time
 from typing import Any, Callable
@@ -21,12 +23,14 @@ import numpy as np
 
 from fledge_runtime.bridges.clock import ClockOffset
 from fledge_runtime.bridges.frames import rotate, swap_attitude, swap_body, swap_world, yaw_of
-from fledge_runtime.errors import RuntimeFault
+from fledge_runtime.errors import InputError, UsageError
 from fledge_runtime.inputs import Inputs
 
 PX4, ARDUPILOT = 12, 3  # MAV_AUTOPILOT
 PX4_OFFBOARD, PX4_AUTO, PX4_LOITER = 6, 4, 3  # main modes, and the sub mode that holds the position
 COPTER_GUIDED, COPTER_BRAKE = 4, 17  # ArduPilot's copter: takes setpoints; stops and holds
+NAMES = {PX4: "PX4", ARDUPILOT: "ArduPilot"}
+AUTOPILOT_1 = 1  # MAV_COMP_ID_AUTOPILOT1
 ARMED = 128  # MAV_MODE_FLAG_SAFETY_ARMED
 INVALID_AUTOPILOT, GROUND_STATION = 8, 6
 LOCAL_NED, BODY_FRD = 1, 12  # MAV_FRAME
@@ -39,9 +43,11 @@ MOST_MESSAGES = 500  # in a call of poll
 SKEW_S = 0.1  # between position and attitude
 OBSTACLE_HEIGHTS_M = (-0.4, -0.2, 0.0, 0.2, 0.4)
 NO_DISTANCE = 65535
+ENTRIES = {"points_w", "points_b", "mount", "depth", "camera", "movers"}
+OTHER_CLOCK_S = 5.0  # obstacles with times further away were stamped by another clock
 
 
-class LinkError(RuntimeFault):
+class LinkError(UsageError):
     """The link to the flight controller cannot be opened or its package is missing."""
 
 
@@ -64,6 +70,7 @@ class MavlinkBridge:
         points: Returns the surroundings, as entries of Inputs (`points_w`, `points_b` and `mount`, or `depth` and `camera`),
             and the time at which they were measured on `clock`; None before the first. Without it, OBSTACLE_DISTANCE.
         blind: Fly although no surroundings are measured; else inputs without them are stale.
+        system: Of the vehicle, 1 to 255. None: the first autopilot that is heard; `autopilots` has all of them.
     """
 
     def __init__(
@@ -74,14 +81,20 @@ class MavlinkBridge:
         blind: bool = False,
         clock: Callable[[], float] = time.monotonic,
         baud: int = 921600,
+        system: int | None = None,
     ) -> None:
         mavutil = import_mavutil()
         try:
+            if address.startswith("udpin:"):
+                check_port_is_free(address)
             self.link = mavutil.mavlink_connection(address, baud=baud, source_system=1, source_component=191)
-        except (OSError, ValueError, IndexError) as error:
+        except ImportError:
+            raise LinkError(f"The serial port {address} needs pyserial: pip install fledge-runtime[mavlink].") from None
+        except (OSError, ValueError, IndexError, OverflowError) as error:
             raise LinkError(f"The link {address} cannot be opened: {error}. Example: udpin:127.0.0.1:14540") from None
         self.allowed, self.points, self.blind, self.clock, self.offset = send, points, blind, clock, ClockOffset()
-        self.system: int | None = None
+        self.wanted, self.system = system, None  # type: int | None, int | None
+        self.autopilots: dict[int, int] = {}  # MAV_AUTOPILOT of every system that was heard
         self.autopilot, self.armed, self.mode = 0, False, 0
         self.position: tuple[float, np.ndarray, np.ndarray] | None = None  # time, position and velocity, ENU
         self.attitude: tuple[float, np.ndarray] | None = None
@@ -105,14 +118,17 @@ class MavlinkBridge:
         return MOST_MESSAGES
 
     def take(self, message: Any, now: float) -> None:
-        """Take a message; those of other systems are left out."""
-        name = message.get_type()
+        """Take a message; those of other systems are left out, and of other components all but obstacles."""
+        name, system, autopilot = message.get_type(), message.get_srcSystem(), message.get_srcComponent() == AUTOPILOT_1
+        if not autopilot and name != "OBSTACLE_DISTANCE":
+            return
         if name == "HEARTBEAT" and message.autopilot != INVALID_AUTOPILOT and message.type != GROUND_STATION:
-            if self.system is None:
-                self.system, self.autopilot = message.get_srcSystem(), message.autopilot
-            if message.get_srcSystem() == self.system:
+            self.autopilots[system] = message.autopilot
+            if self.system is None and self.wanted in (None, system):
+                self.system, self.autopilot = system, message.autopilot
+            if system == self.system:
                 self.mode, self.armed = message.custom_mode, bool(message.base_mode & ARMED)
-        if self.system is None or message.get_srcSystem() != self.system:
+        if self.system is None or system != self.system:
             return
         self.counts[name] = self.counts.get(name, 0) + 1
         handler = getattr(self, "_on_" + name.lower(), None)
@@ -153,7 +169,8 @@ class MavlinkBridge:
 
     def _on_obstacle_distance(self, message: Any, now: float) -> None:
         if self.position is not None and self.attitude is not None:
-            at = self.offset.message(1e-6 * message.time_usec, now)
+            at = 1e-6 * message.time_usec + (self.offset.value or 0.0)
+            at = at if abs(at - now) < OTHER_CLOCK_S else now  # Unix time, for example
             self.obstacles = ({"points_w": obstacle_points(message, self.position[1], self.attitude[1])}, at)
 
     @property
@@ -170,11 +187,11 @@ class MavlinkBridge:
         at, position, velocity = self.position
         if self.attitude[0] < at - SKEW_S:  # an attitude that stopped makes the inputs stale
             at = self.attitude[0]
-        seen = self.points() if self.points is not None else self.obstacles
+        seen = read_points(self.points) if self.points is not None else self.obstacles
         if seen is None:
             seen, self.points_time_s = ({"points_w": np.zeros((0, 3))}, 0.0), None if self.blind else -math.inf
         else:
-            self.points_time_s = seen[1]
+            self.points_time_s = finite_time(seen[1])
         return Inputs(at, position, velocity, self.attitude[1], **seen[0])
 
     # ---- sending -----------------------------------------------------------------------------------------------------
@@ -219,6 +236,42 @@ class MavlinkBridge:
     def close(self) -> None:
         """Close the link."""
         self.link.close()
+
+
+def check_port_is_free(address: str) -> None:
+    """Raise LinkError if another program listens on the UDP port: pymavlink would share it, and one hears nothing."""
+    _, host, port = address.split(":")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((host, int(port)))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise LinkError(f"Another program listens on {address}: end it, or choose another port.") from None
+            raise
+
+
+def read_points(points: Callable[[], Any]) -> tuple[dict[str, Any], Any] | None:
+    """Return what the user's function returns; raise InputError if it fails or returns something else."""
+    try:
+        given = points()
+    except Exception as error:
+        raise InputError(f"the function of the points failed with {type(error).__name__}: {error}") from error
+    if given is None:
+        return None
+    if not isinstance(given, tuple) or len(given) != 2 or not isinstance(given[0], dict) or set(given[0]) - ENTRIES:
+        raise InputError(
+            f"the function of the points must return None or (entries, time_s), where entries is a dict with some of "
+            f"{', '.join(sorted(ENTRIES))}; it returned {type(given).__name__}"
+        )
+    return given
+
+
+def finite_time(given: Any) -> float:
+    """Return a time as a number; -inf, which is stale, if it is missing or not finite."""
+    try:
+        return float(given) if math.isfinite(given) else -math.inf
+    except (TypeError, ValueError, OverflowError):
+        return -math.inf
 
 
 def obstacle_points(message: Any, position_w: np.ndarray, quaternion_wxyz: np.ndarray) -> np.ndarray:

@@ -194,8 +194,8 @@ class Ros2Bridge:
 
 def main(words: list[str] | None = None) -> int:
     """Fly a folder from ROS 2."""
-    from fledge_runtime.commands import numbers, read_fence
-    from fledge_runtime.fly import fly
+    from fledge_runtime.arguments import number, numbers, read_fence
+    from fledge_runtime.fly import fly, quiet
     from fledge_runtime.limits import Limits
     from fledge_runtime.log import FlightLog, LoggedPilot
     from fledge_runtime.pilot import load
@@ -208,8 +208,8 @@ def main(words: list[str] | None = None) -> int:
     )
     parser.add_argument("--fence", type=read_fence, required=True, help="box:X,Y,Z,X,Y,Z or radius:X,Y,R,LOW,HIGH, m")
     parser.add_argument("--send", action="store_true", help="publish commands; without it nothing moves")
-    parser.add_argument("--speed", type=float, default=0.2, help="largest command, m/s (0.2)")
-    parser.add_argument("--duration", type=float, default=120.0)
+    parser.add_argument("--speed", type=number(above=0.0), default=0.2, help="largest command, m/s (0.2)")
+    parser.add_argument("--duration", type=number(above=0.0, infinite=True), default=120.0)
     parser.add_argument("--log", type=Path, required=True)
     for name in ("odometry", "cloud", "depth", "camera-info", "output", "command"):
         parser.add_argument("--" + name, default=argparse.SUPPRESS)
@@ -224,6 +224,8 @@ def main(words: list[str] | None = None) -> int:
         from rclpy.qos import qos_profile_sensor_data
     except ImportError:
         parser.error("rclpy is missing: source a ROS 2 installation, for example /opt/ros/humble/setup.bash")
+    if not fence.contains(np.asarray(goal)):
+        parser.error(f"the goal {goal} is outside of the geofence {fence}")
     deployment = load(folder)
     rclpy.init()
     node = rclpy.create_node("fledge_runtime")
@@ -235,11 +237,12 @@ def main(words: list[str] | None = None) -> int:
             limits = Limits(speed_m_s=speed, goal_radius_m=float(deployment.contract["goal_radius_m"]))
             guard = Guard(LoggedPilot(deployment.pilot(), flight_log), limits, fence, send, bridge.clock)
             guard.reset(goal)
-            print(fly(bridge, guard, float(deployment.contract["decision_s"]), duration, flight_log))
+            told = fly(bridge, guard, float(deployment.contract["decision_s"]), duration, flight_log)
+            quiet(print)(told)
     finally:
         node.destroy_node()
         rclpy.shutdown()
-    return 0
+    return int(bool(told["error"]))
 
 
 if __name__ == "__main__":

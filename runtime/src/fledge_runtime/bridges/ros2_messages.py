@@ -59,7 +59,10 @@ def px4_odometry_state(message: Any) -> tuple[float, np.ndarray, np.ndarray, np.
 
 
 def cloud_points(message: Any) -> np.ndarray:
-    """Return the finite points of a sensor_msgs/PointCloud2, [P, 3] float32, in the frame of the message."""
+    """Return the finite points of a sensor_msgs/PointCloud2, [P, 3] float32, in the frame of the message.
+
+    A cloud without any finite point is returned as it is: its sensor is broken, and an empty cloud would be free space.
+    """
     fields = {field.name: field for field in message.fields}
     if not {"x", "y", "z"} <= set(fields) or any(fields[axis].datatype not in FLOATS for axis in "xyz"):
         raise InputError("PointCloud2 must have the fields x, y and z as float32 or float64.")
@@ -73,7 +76,8 @@ def cloud_points(message: Any) -> np.ndarray:
     rows = data[: message.height * message.row_step].reshape(message.height, message.row_step)
     packed = np.ascontiguousarray(rows[:, : message.width * message.point_step]).view(np.dtype(layout)).ravel()
     points = np.stack([packed[axis].astype(np.float32) for axis in "xyz"], axis=-1)
-    return np.ascontiguousarray(points[np.isfinite(points).all(axis=-1)])
+    finite = np.isfinite(points).all(axis=-1)
+    return np.ascontiguousarray(points[finite]) if finite.any() else points
 
 
 def depth_image(message: Any) -> np.ndarray:
