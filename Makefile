@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup shell check docs browser test test-all bench soak demo format clean
+.PHONY: help setup shell check docs browser services test test-all bench soak demo format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-10s %s\n' "$$name" "$$text"; done
@@ -49,6 +49,16 @@ browser:  ## Debian's chromium and its driver, for the tests of the browser app;
 		|| echo "chromium and chromium-driver cannot be installed: the tests of the browser app will be skipped"; \
 	else \
 		echo "chromium and chromium-driver are missing, and only root can apt-get them: the tests of the browser app will be skipped"; \
+	fi
+
+services:  ## Debian's PostgreSQL and iproute2, for the tests of sweeps and of several hosts; without them these are skipped
+	@if ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 && command -v ip >/dev/null && command -v tc >/dev/null; then \
+		echo "PostgreSQL, ip and tc are there"; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq; apt-get install -y -qq --no-install-recommends postgresql iproute2 >/dev/null \
+		|| echo "postgresql and iproute2 cannot be installed: tests that need them will be skipped"; \
+	else \
+		echo "PostgreSQL or iproute2 is missing, and only root can apt-get them: tests that need them will be skipped"; \
 	fi
 
 test: setup  ## the tests, without the slow ones
