@@ -17,6 +17,7 @@ from fledge.core.errors import FormatError, InputError
 from fledge.storage.checkpoint import check_level, stage_now
 from fledge.storage.format.reader import CheckpointFile
 from fledge.storage.format.rollout import describe, read_rollout, time_last, to_tree
+from fledge.storage.format.tree import unflatten
 from fledge.storage.format.writer import write_native
 
 if TYPE_CHECKING:
@@ -96,6 +97,21 @@ def unpack_rollout(message: bytes, device: torch.device | str = "cpu", max_bytes
                 f"a message expands to {total} bytes, above max_bytes={max_bytes}: raise max_bytes if you trust the sender."
             )
         return read_rollout(opened, device)
+
+
+def pack_state(state: Any, compression_level: int = 1) -> bytes:
+    """Return a state (nested dicts and lists of tensors and plain values) as the bytes of a native file."""
+    check_level("native", compression_level)
+    node, leaves = stage_now(state)
+    out = io.BytesIO()
+    write_native(out, node, leaves, level=compression_level)
+    return out.getvalue()
+
+
+def unpack_state(message: bytes, what: str = "the received state") -> Any:
+    """Decode a state from the bytes of `pack_state`; they are not trusted, and malformed ones raise a FormatError."""
+    with CheckpointFile(what, stream=io.BytesIO(message)) as opened:
+        return unflatten(opened.tree, opened.read)
 
 
 def _method(stream: Any, of_socket: str, of_file: str) -> Any:
