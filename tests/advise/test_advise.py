@@ -92,6 +92,16 @@ def numbers() -> dict[str, Any]:
             "unpack_s": 0.15,
             "break_even_bytes_per_s": 200e6,
         },
+        "actors": {
+            "frames": 60_000.0,
+            "bytes": 6_000_000.0,
+            "raw_bytes": 30_000_000.0,
+            "pack_s": 0.1,
+            "unpack_s": 0.1,
+            "again_s": 0.2,
+            "learn_s": 0.7,
+            "loopback_s": 0.01,
+        },
         "decoding": {"one_s": 0.010, "pool_s": 0.008, "threads": 4, "cores": 2},
         "modes": {
             "sync, 2 ranks": speed("sync", 2, 30_000),
@@ -251,6 +261,17 @@ def test_the_way_to_collect_follows_the_speeds(name: str, fps: float, wobble: fl
     assert (config["collect.mode"], config["ranks"]) == (mode, ranks)
 
 
+@pytest.mark.parametrize(("learn_s", "yes"), [(0.7, True), (1.5, True), (1.6, False), (3.0, False)])
+def test_actors_pay_where_the_learner_is_faster_without_collecting(learn_s: float, yes: bool) -> None:
+    """Alone 30,000 decisions/s; without collecting 60,000 in learn_s + 0.1 s to decode + 0.2 s to evaluate again."""
+    given = numbers()
+    given["actors"]["learn_s"] = learn_s
+    found = branch(decide(given, 0.02), "actors")
+    assert found["yes"] is yes
+    assert found["numbers"]["most"] == pytest.approx(60_000 / (learn_s + 0.3))
+    assert found["numbers"]["least_bytes_per_s"] == pytest.approx(100 * 1.1 * 30_000)
+
+
 def test_deciding_changes_nothing_and_gives_json() -> None:
     given = numbers()
     before = copy.deepcopy(given)
@@ -301,6 +322,8 @@ def test_the_advisor_measures_a_small_training(tmp_path: Path) -> None:
     assert {row["ranks"] for row in measured["modes"].values()} == {1, 2}
     assert measured["checkpoint"]["levels"]["level 1"]["bytes"] > 1000
     assert measured["packed"]["bytes"] < measured["packed"]["raw_bytes"]
+    assert 0 < measured["actors"]["bytes"] < measured["actors"]["raw_bytes"]
+    assert measured["actors"]["loopback_s"] > 0
     assert said
     save_plot(result, tmp_path / "advice.png")
 

@@ -57,7 +57,7 @@ def decide(measured: Mapping[str, Any], budget: float) -> dict[str, Any]:
     archive = branches[-1].yes
     branches += _memory(measured, chosen["iteration_s"])
     scheme = "C" if branches[-1].yes else "B" if archive else "A"
-    branches.append(_send(measured))
+    branches += [_send(measured), _actors(measured, chosen["frames_per_second"])]
     return {"way": way, "config": config, "scheme": scheme, "branches": [asdict(branch) for branch in branches]}
 
 
@@ -209,6 +209,33 @@ def _send(measured: Measured) -> Branch:
         "fledge.send(rollout, connection) as it is, unless your network is faster than that",
         f"on a gigabit ({NETWORK / 1e6:.0f} MB/s) send with compression_level=0; compress on slower ones",
         {"break_even_bytes_per_s": limit},
+    )
+
+
+def _actors(measured: Measured, alone: float) -> Branch:
+    """Decide whether actors on other machines would make training faster than `alone`, in decisions per second.
+
+    With enough actors, the learner's own work limits it: an update, decoding, and evaluating with the present weights.
+    """
+    found = measured["actors"]
+    most = found["frames"] / (found["learn_s"] + found["unpack_s"] + found["again_s"])
+    size = found["bytes"] / found["frames"]
+    least, full = size * STALE_GAIN * alone, size * most
+    return Branch(
+        "Would actors on other machines make training faster?",
+        most >= STALE_GAIN * alone,
+        f"without collecting, this machine learns from at most {most:,.0f} decisions/s, alone it reaches {alone:,.0f}; a "
+        f"decision takes {size:,.0f} bytes instead of {found['raw_bytes'] / found['frames']:,.0f}",
+        f"actors.listen=HOST:PORT, if at least {least / 1e6:.1f} MB/s ({8 * least / 1e6:,.0f} Mbit/s) reach this machine; "
+        f"more than {full / 1e6:.1f} MB/s are of no use",
+        f"an actor pays only if this machine learned more than {STALE_GAIN - 1:.0%} faster without collecting",
+        {
+            "most": most,
+            "alone": alone,
+            "bytes_per_decision": size,
+            "least_bytes_per_s": least,
+            "full_bytes_per_s": full,
+        },
     )
 
 

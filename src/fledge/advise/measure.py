@@ -21,13 +21,14 @@ import numpy as np
 import torch
 from tensordict import TensorDictBase
 
-from fledge.advise.measure_storage import measure_decoding, measure_storage
+from fledge.advise.measure_storage import measure_actors, measure_decoding, measure_storage
+from fledge.collect.config import ActorsConfig, CollectMode
 from fledge.core.errors import ConfigError
 from fledge.core.machine import default_threads, keep_freed_memory, machine_info
 from fledge.core.settings import check_settings
 from fledge.tasks.registry import find_task
 from fledge.training.command import check_before_start
-from fledge.training.config import CollectMode, TrainConfig
+from fledge.training.config import TrainConfig
 from fledge.training.ranks import Ranks, default_ranks
 from fledge.training.run import TrainingState
 
@@ -61,6 +62,8 @@ def measure(cfg: TrainConfig, seconds: float, say: Callable[[str], None]) -> dic
             found |= measure_storage(plain, Path(folder), say)
         with share_of_cores(1):
             found["decoding"] = measure_decoding(plain.collector.latest)
+            say("actors on other machines")
+            found["actors"] = measure_actors(loops[_name("sync", 1)])
     return found
 
 
@@ -98,6 +101,7 @@ class Loop:
             env=dataclasses.replace(cfg.env, num_envs=cfg.env.num_envs // ranks),
             ppo=dataclasses.replace(cfg.ppo, minibatch=max(1, cfg.ppo.minibatch // ranks)),
             collect=dataclasses.replace(cfg.collect, mode=CollectMode(mode)),
+            actors=ActorsConfig(),
         )
         with share_of_cores(ranks):  # inherited by threads
             self.run = TrainingState(share, Ranks())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
+import secrets
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +21,11 @@ import torch
 from tensordict import TensorDictBase
 
 from fledge.collect.compressed import CompressedBatch, large_keys
+from fledge.collect.remote import SENT
 from fledge.core.machine import available_bytes, default_threads, meminfo, total_bytes
 from fledge.storage import AsyncCheckpointSaver, RolloutStorage
+from fledge.storage.exchange import ExchangeClient, Kind
+from fledge.storage.exchange_server import ExchangeServer
 from fledge.storage.stream import pack_rollout, unpack_rollout
 
 if TYPE_CHECKING:
@@ -178,6 +182,37 @@ def measure_stream(rollout: TensorDictBase) -> dict[str, float]:
     break_even = max(0.0, (raw - len(message)) / (pack + unpack))
     costs = {"pack_s": pack, "unpack_s": unpack, "break_even_bytes_per_s": break_even}
     return {"raw_bytes": raw, "bytes": len(message), **costs}
+
+
+def measure_actors(loop: Loop) -> dict[str, float]:
+    """Return the costs of learning from an actor's rollout on this machine as the learner, of `frames` decisions.
+
+    `bytes` and `raw_bytes` are the size of the message, compressed and not; `pack_s` the actor's time to compress it,
+    `unpack_s` and `again_s` the learner's to decode it and to evaluate it with the present weights, and `loopback_s` the time
+    of the exchange without a network.
+    """
+    rollout, learner = loop.collector.latest, loop.run.learner
+    sent = rollout.select(*SENT, strict=False)
+    message = pack_rollout(sent, SEND_LEVEL)
+    token = secrets.token_bytes(32)
+    with (
+        ExchangeServer("127.0.0.1:0", token, dict, lambda *_: None, max_body=2**40) as server,
+        ExchangeClient(server.address, token) as client,
+    ):
+        server.publish({"version": 0}, b"")
+        client.request(Kind.JOIN, {})
+        loopback = median_s(lambda: client.request(Kind.EXPERIENCE, {"version": 0}, message))
+    learn = float(np.median([learn for _, learn, _ in loop.seconds]))
+    return {
+        "frames": float(rollout.numel()),
+        "bytes": float(len(message)),
+        "raw_bytes": float(sum(t.nbytes for t in sent.flatten_keys().values())),
+        "pack_s": median_s(lambda: pack_rollout(sent, SEND_LEVEL)),
+        "unpack_s": median_s(lambda: unpack_rollout(message, max_bytes=2**40)),
+        "again_s": median_s(lambda: learner._evaluate_again(rollout)),  # type: ignore[attr-defined]
+        "learn_s": learn,
+        "loopback_s": loopback,
+    }
 
 
 def measure_decoding(rollout: TensorDictBase) -> dict[str, float]:

@@ -36,11 +36,13 @@ class Collector(ABC):
     Attributes:
         simulate_s: Seconds that the env took in the last rollout.
         env_log: Scalars that the env logged in the last rollout (`TensorEnv.log_scalar`): (sum, count) by name.
+        metrics: Figures of the last rollout that training logs under their names.
         frames_per_batch: Decisions (actions of one env each) per rollout, summed over all envs; 0 if unknown.
     """
 
     simulate_s: float = 0.0
     env_log: Log = {}
+    metrics: dict[str, float] = {}
     frames_per_batch: int
     _frames: int = 0
     _fps: float = 0.0

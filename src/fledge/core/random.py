@@ -50,6 +50,7 @@ class Purpose(enum.IntEnum):
     OPPONENT = 38
     WORLD = 48
     GENERATED_WORLD = 49
+    ACTOR = 64
 
 
 def split_seed(seed: int) -> tuple[int, int]:

@@ -38,7 +38,8 @@ class Learner(ABC):
     policy_form: ClassVar[str] = "ppo"
     """The algorithm ("ppo", "sac", "td3" or "dqn") whose kind of network this learner trains."""
     corrects_stale: ClassVar[bool] = False
-    """Whether it can learn from rollouts of older weights (collect.mode=pipelined), which passes it stale_policy=True."""
+    """Whether it can learn from rollouts of older weights (collect.mode=pipelined, actors.listen), which passes it
+    stale_policy=True."""
     supports_recurrent: ClassVar[bool] = False
     """Whether it can train recurrent policies (policy.gru_size), which need `rollout["hidden"]` and `policy.unroll`."""
     optimizers: dict[str, torch.optim.Optimizer]

@@ -26,6 +26,7 @@ from fledge.envs.reward_wrapper import find_reward
 from fledge.storage import CheckpointHistory
 from fledge.tasks.base import Task
 from fledge.tasks.registry import LOCAL, find_task, is_code, task_names
+from fledge.training.collectors import check_actors
 from fledge.training.config import CollectMode, TrainConfig, make_config, read_run_config, with_named_code
 from fledge.training.init_from import other_env, take_network
 from fledge.training.loop import train
@@ -190,7 +191,8 @@ def choose_ranks(task: Task, cfg: TrainConfig, overrides: Sequence[str], quiet: 
     Raises:
         ConfigError: More than one rank was requested for such a task or class.
     """
-    size = given.size if given else cfg.ranks or default_ranks(cfg.device, cfg.env.num_envs)
+    usual = 1 if cfg.actors.listen else default_ranks(cfg.device, cfg.env.num_envs)
+    size = given.size if given else cfg.ranks or usual
     local = local_code(task, overrides)
     if size == 1 or not local:
         return size
@@ -270,6 +272,7 @@ def moved_algorithm(run: Path, overrides: Sequence[str]) -> list[str]:
 def check_before_start(task: Task, cfg: TrainConfig, ranks: int) -> None:
     """Raise ConfigError for problems that would otherwise appear only after every rank has started."""
     check_settings(cfg)
+    check_actors(task, cfg, ranks)
     if cfg.env.num_envs % ranks:
         raise ConfigError(
             f"env.num_envs is {cfg.env.num_envs}, but must be a multiple of the {ranks} ranks: "

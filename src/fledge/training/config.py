@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from fledge.collect.config import ActorsConfig, CollectConfig, CollectMode
 from fledge.core.code import absolute
 from fledge.core.errors import ConfigError
 from fledge.core.overrides import Preset, build_config, read_yaml, value_given
@@ -39,29 +40,12 @@ from fledge.tasks.registry import find_named_task, find_task
 RENAMED = {"league.mirror": "league.self_play", "league.climb": "league.advance"}  # settings by their earlier names
 
 
-class CollectMode(enum.Enum):
-    """When rollouts are collected and learned from; the setting `collect.mode` explains each value."""
-
-    sync = "sync"
-    pipelined = "pipelined"
-    halves = "halves"
-
-
 class WandbMode(enum.Enum):
     """Whether metrics are logged to Weights & Biases: not at all, to local files, or to its server."""
 
     disabled = "disabled"
     offline = "offline"
     online = "online"
-
-
-@dataclass
-class CollectConfig:
-    mode: CollectMode = setting(CollectMode.sync, resume="restart")
-    """sync: collect, then learn. pipelined: collect while learning, with weights that are one update old.
-    halves: half of the envs are simulated while the policy decides for the others. On-policy algorithms only."""
-    compression_level: int = setting(0, at_least=0, at_most=9, resume="same")
-    """Compress rollouts in memory, losslessly: 1 (fast) to 9 (small); 0: do not compress. On-policy algorithms only."""
 
 
 @dataclass
@@ -104,6 +88,7 @@ class TrainConfig:
     td3: TD3Config = field(default_factory=TD3Config)
     dqn: DQNConfig = field(default_factory=DQNConfig)
     collect: CollectConfig = field(default_factory=CollectConfig)
+    actors: ActorsConfig = field(default_factory=ActorsConfig)
     curriculum: Any = None
     league: LeagueConfig = field(default_factory=LeagueConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
@@ -308,23 +293,35 @@ def with_named_code(cfg: TrainConfig, overrides: Sequence[str]) -> TrainConfig:
 def read_run_config(
     folder: Path, overrides: Sequence[str] = (), task: Task | None = None, named: Sequence[str] = ()
 ) -> tuple[Task, TrainConfig]:
-    """Return the task of a run, and its saved config changed by overrides.
+    """Return the task of a run, and its saved config changed by overrides; see `config_from`."""
+    path = config_file(folder)
+    return config_from(read_yaml(path), str(folder), str(path), overrides, task, named)
+
+
+def config_from(
+    content: dict[str, Any],
+    run: str,
+    source: str,
+    overrides: Sequence[str] = (),
+    task: Task | None = None,
+    named: Sequence[str] = (),
+) -> tuple[Task, TrainConfig]:
+    """Return the task of a run, and its saved config `content` changed by overrides.
 
     Args:
+        run, source: Names of the run and of the content's source, for errors.
         task: The run's task. Required if the task is the user's own code: code that only a file names is not run.
         named: Further overrides of the user. They do not change the config, but code that they name may run.
     """
-    path = config_file(folder)
-    content = read_yaml(path)
     saved = str(content.get("task", "navigation"))
     if task is None:
-        task = find_named_task(saved, asked_by=str(folder))
+        task = find_named_task(saved, asked_by=run)
     elif not may_be(saved, task):
-        raise ConfigError(f"{folder} is a run of the task {saved}, not of {task.reference}: leave the task out.")
+        raise ConfigError(f"{run} is a run of the task {saved}, not of {task.reference}: leave the task out.")
     content["task"] = task.reference
     algo = chosen_algo([("", content)], overrides, task, named)
     if absolute(algo) != content.get("algo"):
         content.pop("algo_config", None)
     fill_absent(content, config_class(task, algo)())
-    cfg = build_config(config_class(task, algo), [(str(path), content)], overrides, aliases_of(task), groups_of(task))
+    cfg = build_config(config_class(task, algo), [(source, content)], overrides, aliases_of(task), groups_of(task))
     return task, settled(cfg, task, overrides, str((content.get("env") or {}).get("opponent", "")))

@@ -15,10 +15,12 @@ from typing import Any
 import torch
 
 from fledge.agents.policy_file import load_weights
+from fledge.collect.remote import NoExperienceError, RemoteCollector
 from fledge.core.errors import NumericsError
 from fledge.core.machine import keep_freed_memory
 from fledge.monitor import PerformanceMonitor
 from fledge.tasks.base import Task
+from fledge.training.collectors import listen
 from fledge.training.config import TrainConfig
 from fledge.training.learner_checks import OTHER_ROUNDING, ROUNDING, check_weights
 from fledge.training.nan_dump import dump_update
@@ -61,8 +63,14 @@ def train(
             failed: Exception | None = None  # an evaluation: the run stops as if told to, so that it is saved
             while not run.finished:
                 begun = time.perf_counter()
-                with monitor.timer("data_collection"):
-                    rollout = run.collect()
+                try:
+                    with monitor.timer("data_collection"):
+                        rollout = run.collect(stopped=stopped)
+                except NoExperienceError as error:
+                    failed = None if stopped() else error
+                    if outputs:
+                        outputs.save(run.state_dict())
+                    break
                 with monitor.timer("policy_training"):
                     if outputs:
                         outputs.saver.fence()  # weights change from here on
@@ -113,6 +121,8 @@ def start_run(
         if outputs:
             outputs.write_config()
             outputs.begin(say)
+            if isinstance(run.collector, RemoteCollector):
+                listen(run.collector, run.task, run.cfg, folder, outputs.console.say)
         return outputs
     except BaseException:
         if outputs:

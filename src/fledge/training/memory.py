@@ -29,7 +29,7 @@ def check_memory(task: Task, cfg: TrainConfig, ranks: int) -> None:
     device = torch.device(cfg.device)
     observed = sum(math.prod(s.shape) * s.dtype.itemsize for s in env_specs(task, cfg.env)[0].values())
     observed += 4 * getattr(cfg.policy, "gru_size", 0)  # the hidden state of each decision
-    ahead = 2 if cfg.collect.mode is CollectMode.pipelined else 1
+    ahead = 3 if cfg.actors.listen else 2 if cfg.collect.mode is CollectMode.pipelined else 1
     need, have = ahead * cfg.steps * cfg.env.num_envs * (observed + RESULTS), available_bytes(device)
     if device.type == "cuda":  # a GPU for each rank
         need = need // ranks

@@ -9,20 +9,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 
-from fledge.agents.actor_critic import ActorCritic
 from fledge.agents.build import LearnedPolicy
-from fledge.collect.base import Collector
-from fledge.collect.compressed import CompressedDataCollector
-from fledge.collect.experience import ExperienceCollector
-from fledge.collect.halves import HalvesDataCollector
-from fledge.collect.pipelined import PipelinedDataCollector
-from fledge.collect.sync import SyncDataCollector
+from fledge.collect.remote import RemoteCollector
 from fledge.core.code import find_object
 from fledge.core.errors import ConfigError, FledgeError, InputError
 from fledge.core.machine import default_threads, pick_device
@@ -32,11 +26,12 @@ from fledge.envs.base import Log, TensorEnv, add_logs
 from fledge.envs.placement import EnvPlacement
 from fledge.envs.reward_wrapper import RewardWrapper, find_reward
 from fledge.learn.base import Learner
-from fledge.learn.off_policy import OffPolicy, Replay
+from fledge.learn.off_policy import Replay
 from fledge.learn.registry import ALGORITHMS, POLICY_CLASSES
 from fledge.replay import DictReplayBuffer
 from fledge.tasks.base import Task, check_env
 from fledge.tasks.registry import find_task
+from fledge.training.collectors import local_envs, make_collector
 from fledge.training.config import RENAMED, CollectMode, TrainConfig
 from fledge.training.curriculum import make_curriculum
 from fledge.training.learner_checks import ROUNDING, check_recurrent, check_report, check_state, learner_error
@@ -72,9 +67,9 @@ class TrainingState:
         check_names(self.task, self.envs[0])
         self.recorder = RecordingWrapper(self.envs[0], FrameCapture(self.task, self.envs[0], {"seed": cfg.seed}))
         """The first env; on rank 0 it records live frames, once its capture has the run's folder."""
-        self.collector = make_collector(cfg, [self.recorder, *self.envs[1:]], self.policy, self.learner)
+        self.collector = make_collector(self.task, cfg, [self.recorder, *self.envs[1:]], self.policy, self.learner)
         self.curriculum = make_curriculum(self.task, cfg, self.envs, self.policy, self.device, ranks)
-        self.frames_per_iteration = sum(env.num_envs for env in self.envs) * cfg.steps * ranks.size
+        self.frames_per_iteration = self.collector.frames_per_batch * ranks.size
 
     @property
     def iterations_left(self) -> int:
@@ -98,9 +93,15 @@ class TrainingState:
         """Whether training has lasted longer than `max_minutes` since the start or the last resume."""
         return 0 < self.cfg.max_minutes * 60 < self.seconds - self.seconds_before
 
-    def collect(self, progress: float | None = None) -> TensorDictBase:
-        """Collect one rollout at the curriculum's difficulty for `progress`, by default the present progress."""
-        prepare = functools.partial(self.curriculum.prepare, self.progress if progress is None else progress)
+    def collect(self, progress: float | None = None, stopped: Callable[[], bool] = lambda: False) -> TensorDictBase:
+        """Collect one rollout at the curriculum's difficulty for `progress`, by default the present progress.
+
+        If `stopped` returns True while this waits for actors, raise NoExperienceError.
+        """
+        progress = self.progress if progress is None else progress
+        prepare = functools.partial(self.curriculum.prepare, progress)
+        if isinstance(self.collector, RemoteCollector):
+            self.collector.progress, self.collector.stopped = progress, stopped
         return self.collector.rollout(prepare)  # calls it while no env is stepping
 
     def learn(self, rollout: TensorDictBase) -> dict[str, float]:
@@ -138,7 +139,7 @@ class TrainingState:
         metrics |= {"episodes": episodes, "reward": reward / self.frames_per_iteration}
         metrics |= {"return": returns / max(episodes, 1.0), "length": length / max(episodes, 1.0)}
         metrics |= self._env_metrics(log) if logged else {}  # every rank knows whether any rank logged
-        return metrics | self.curriculum.learn(self.policy)
+        return metrics | self.collector.metrics | self.curriculum.learn(self.policy)
 
     def _env_metrics(self, log: Log) -> dict[str, float]:
         """Return the finite means of the values that the envs of all ranks logged; {} on ranks other than 0."""
@@ -201,10 +202,14 @@ class TrainingState:
         torch.set_rng_state(own["rng"].cpu())
         if "cuda_rng" in own and self.device != "cpu":
             torch.cuda.set_rng_state(own["cuda_rng"].cpu(), self.device)
+        if self.cfg.actors.listen:
+            return "with new rollouts of actors, which connect again by themselves; rollouts on their way were lost"
         return f"with changed {', '.join(changes['changes'])}" if changes["changes"] else EXACT
 
     def close(self) -> None:
         self.parts.close()
+        if isinstance(self.collector, RemoteCollector):
+            self.collector.finished = self.finished
         self.collector.shutdown()
         self.learner.close()
 
@@ -254,10 +259,12 @@ def env_with_reward(task: Task, env: Any, reference: str) -> Any:
     return dataclasses.replace(env, reward=reference) if native else None
 
 
-def make_rank_envs(task: Task, cfg: TrainConfig, ranks: Ranks, device: str) -> list[TensorEnv]:
+def make_rank_envs(
+    task: Task, cfg: TrainConfig, ranks: Ranks, device: str, threads: int | None = None
+) -> list[TensorEnv]:
     """Make this rank's share of the envs: one batch, or two batches of half the size for collect.mode=halves."""
     parts = 2 if cfg.collect.mode is CollectMode.halves else 1
-    share = cfg.env.num_envs // ranks.size // parts
+    share = local_envs(task, cfg) // ranks.size // parts
     spare = max(1, default_threads() - 1) if parts > 1 else None  # halves: one core decides meanwhile
     paid = env_with_reward(task, cfg.env, cfg.reward) if cfg.reward else None
     env_cfg = dataclasses.replace(paid or cfg.env, num_envs=share)
@@ -270,7 +277,7 @@ def make_rank_envs(task: Task, cfg: TrainConfig, ranks: Ranks, device: str) -> l
                 EnvPlacement(
                     device=device,
                     seed=cfg.seed,
-                    num_threads=1 if ranks.size > 1 else spare,
+                    num_threads=1 if ranks.size > 1 else threads or spare,
                     env_offset=ranks.rank * share * parts + part * share,
                     total_envs=cfg.env.num_envs,
                     rank=ranks.rank,
@@ -294,7 +301,7 @@ def make_learner(cfg: TrainConfig, policy: LearnedPolicy, ranks: Ranks) -> Learn
     own = cfg.algo_settings
     if cfg.off_policy:
         return kind(policy, own, cfg.replay, make_buffer(cfg, ranks, policy, own.gamma), ranks.size)
-    stale = {"stale_policy": True} if cfg.collect.mode is CollectMode.pipelined else {}
+    stale = {"stale_policy": True} if cfg.collect.mode is CollectMode.pipelined or cfg.actors.listen else {}
     return kind(policy, own, ranks.size, **stale)
 
 
@@ -314,17 +321,3 @@ def make_buffer(cfg: TrainConfig, ranks: Ranks, policy: LearnedPolicy, gamma: fl
         decode_threads=1 if ranks.size > 1 else None,
         segment_frames=cfg.replay.segment,
     )
-
-
-def make_collector(cfg: TrainConfig, envs: Sequence[TensorEnv], policy: LearnedPolicy, learner: Learner) -> Collector:
-    """Make the collector that gathers experience for a learner."""
-    if isinstance(learner, OffPolicy):
-        return ExperienceCollector(envs[0], learner.explore, cfg.steps)
-    assert isinstance(policy, ActorCritic)
-    frames = sum(env.num_envs for env in envs) * cfg.steps
-    kind = HalvesDataCollector if cfg.collect.mode is CollectMode.halves else SyncDataCollector
-    collector: Any = kind(envs, policy, frames)
-    if cfg.collect.mode is CollectMode.pipelined:
-        collector = PipelinedDataCollector(collector)
-    level = cfg.collect.compression_level
-    return CompressedDataCollector(collector, level) if level else collector
