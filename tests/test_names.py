@@ -227,7 +227,7 @@ def test_a_waiting_caller_is_told_the_setting_too(tmp_path: Path, caplog: pytest
 
 
 def test_loggers_get_the_savers_statistics(tmp_path: Path) -> None:
-    from fledge.training.outputs import checkpoint_metrics
+    from fledge.training.log_row import checkpoint_metrics
 
     with fledge.AsyncCheckpointSaver() as saver:
         assert "checkpoint/saves" in checkpoint_metrics(saver.get_stats())  # nothing saved yet: no ratio, no age

@@ -15,8 +15,8 @@ from fledge.learn.dqn import DQN
 from fledge.learn.sac import SAC
 from fledge.learn.td3 import TD3
 from fledge.training.config import make_config
+from fledge.training.log_row import checkpoint_metrics
 from fledge.training.loop import train
-from fledge.training.outputs import checkpoint_metrics
 from fledge.training.ranks import Ranks
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
@@ -41,7 +41,8 @@ def test_every_column_of_a_run_is_described_and_every_description_has_a_column(
     league = League(LeagueConfig(ladder=["one"]), lambda name: BaseAgent(), lambda weights: BaseAgent())
     saver = checkpoint_metrics(defaultdict(float))  # some come only once a save is durable
     gpu = {"gpu_memory_mb"}  # where there is one
-    others = {*gpu, *SAC.names, *TD3.names, *DQN.names, *league.metrics(), *saver}
+    uploads = {"checkpoint/uploads", "checkpoint/upload_failures", "checkpoint/upload_age_s"}  # with checkpoint_url
+    others = {*gpu, *uploads, *SAC.names, *TD3.names, *DQN.names, *league.metrics(), *saver}
     assert others <= described
     assert described <= written | others, f"docs/reference/metrics.md describes {sorted(described - written - others)}"
 

@@ -15,8 +15,10 @@ import torch
 import torch.distributed as dist
 
 from fledge.core.errors import ConfigError, FledgeError
-from fledge.training import ranks, torchrun_store
-from fledge.training.torchrun_store import agree_on_prefix
+from fledge.training import ranks, store
+from fledge.training.launchers import place_from_environment
+from fledge.training.meeting import meeting
+from fledge.training.store import agree_on_prefix
 
 
 @pytest.mark.parametrize(
@@ -71,14 +73,14 @@ MASTER = "MASTER_ADDR=127.0.0.1 MASTER_PORT=29500"
         ("WORLD_SIZE=1", (0, 1, 0)),
         ("RANK=0 WORLD_SIZE=1 LOCAL_RANK=0", (0, 1, 0)),
         (f"RANK=9 WORLD_SIZE=12 LOCAL_RANK=1 {MASTER}", (9, 12, 1)),
-        (f"RANK=9 WORLD_SIZE=12 {MASTER}", (9, 12, 9)),
+        (f"RANK=9 WORLD_SIZE=12 {MASTER}", (9, 12, None)),
     ],
 )
 def test_a_rank_is_told_its_place_by_the_environment(
-    words: str, place: tuple[int, int, int] | None, monkeypatch: pytest.MonkeyPatch
+    words: str, place: tuple[int, int, int | None] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_environment(monkeypatch, words)
-    found = ranks.ranks_from_environment()
+    found = place_from_environment()
     assert (None if found is None else (found.rank, found.size, found.local)) == place
 
 
@@ -101,21 +103,21 @@ def test_an_environment_that_does_not_say_the_rank_is_refused_in_a_sentence(
 ) -> None:
     set_environment(monkeypatch, words)
     with pytest.raises(ConfigError, match=f"The environment variable {sentence}.*torchrun"):
-        ranks.ranks_from_environment()
+        place_from_environment()
 
 
 def test_ranks_ignore_what_an_earlier_attempt_left_in_torchruns_store() -> None:
-    store = dist.HashStore()
+    shared = dist.HashStore()
     prefixes = set()
     for _ in range(3):
         with ThreadPoolExecutor(3) as pool:
-            found = set(pool.map(lambda rank: agree_on_prefix(store, rank, 3), range(3)))
+            found = set(pool.map(lambda rank: agree_on_prefix(shared, rank, 3), range(3)))
         assert len(found) == 1
         prefixes |= found
     assert len(prefixes) == 3
 
 
-CHILD = "from fledge.training.ranks import joined_ranks\nwith joined_ranks(2, 'cpu', []): pass\n"
+CHILD = "from fledge.training.meeting import meeting\nwith meeting() as met: met.hear()\n"
 PARENT = """
 import sys, time
 from fledge.training.ranks import Children
@@ -157,15 +159,15 @@ def test_a_rank_says_who_is_missing_and_gives_up_in_one_sentence(
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     place = f"127.0.0.1:{port}"
-    monkeypatch.setattr(torchrun_store, "NOTICE_S", 0.1)
-    monkeypatch.setattr(torchrun_store, "TIMEOUT", timedelta(seconds=1))
+    monkeypatch.setattr(store, "NOTICE_S", 0.1)
+    monkeypatch.setattr(store, "TIMEOUT", timedelta(seconds=1))
     set_environment(monkeypatch, f"WORLD_SIZE=3 RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT={port}")
     with pytest.raises(
         FledgeError, match=f"Rank 0 waited .* for the other 2 of 3 ranks at {place}: look for their errors"
     ):
-        ranks.joined_ranks(1, "cpu", []).__enter__()
+        meeting().__enter__()
     assert f"waiting for 2 of 3 ranks at {place}" in capsys.readouterr().err
     monkeypatch.setenv("RANK", "1")
     with pytest.raises(FledgeError, match=f"Rank 1 of 3 cannot connect at {place}"):
-        ranks.joined_ranks(1, "cpu", []).__enter__()
+        meeting().__enter__()
     assert f"waiting for the store of rank 0 at {place}" in capsys.readouterr().err

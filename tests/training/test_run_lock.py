@@ -198,7 +198,7 @@ def test_resume_auto_starts_a_run_that_is_not_there_and_needs_a_folder(tmp_path:
     assert len(run.metrics) == 2
     with pytest.raises(ConfigError, match="resume=auto needs the folder"):
         fledge.train(resume="auto", **SMALL)
-    with pytest.raises(ConfigError, match='must be True, False or "auto"'):
+    with pytest.raises(ConfigError, match='must be True, False, "auto" or a URL'):
         fledge.train(resume=str(tmp_path / "run"), **SMALL)  # type: ignore[arg-type]
 
 

@@ -22,6 +22,16 @@ from fledge.core.errors import ConfigError, InterruptedRunError
 
 UNSAVED = "Stopped before anything was saved."
 
+
+class RunPath(click.Path):
+    """The type of an option that takes a run's folder, as a Path, or its URL, as text."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if "://" in str(value) else Path(value)
+
+
+RUN = RunPath()
+
 SETTING = re.compile(r"[\w.]+=")  # how an override begins; crank(shot=0.8) is a value
 
 
@@ -37,9 +47,10 @@ SETTING = re.compile(r"[\w.]+=")  # how an override begins; crank(shot=0.8) is a
 @click.option("--folder", type=PATH, help="Folder of the run. [default: runs/<time>]")
 @click.option(
     "--resume",
-    type=PATH,
+    type=RUN,
     help="Continue this run exactly where it stopped. `auto` continues the run in --folder if there is one, and starts "
-    "a new run otherwise; use it in jobs that a scheduler restarts.",
+    "a new run otherwise; use it in jobs that a scheduler restarts. A URL downloads the run that checkpoint_url saved "
+    "there into --folder [default: runs/NAME].",
 )
 @click.option("--force", is_flag=True, help="Train even if a process that has ended left the folder locked.")
 @click.option("--task", "task_option", help="The same as TASK.")
@@ -51,7 +62,7 @@ def train(
     arguments: tuple[str, ...],
     preset: str | None,
     folder: Path | None,
-    resume: Path | None,
+    resume: Path | str | None,
     force: bool,
     task_option: str | None,
     live: bool,
@@ -69,14 +80,16 @@ def train(
     """
     tasks, overrides = split_overrides(read_flags(arguments))
     tasks += [task_option] if task_option else []
-    auto = str(resume) == "auto"
+    auto, url = str(resume) == "auto", resume if isinstance(resume, str) else ""
     if auto and folder is None:
         raise ConfigError("--resume auto needs the run's folder: add --folder RUN.")
     if auto and folder is not None and help_config:
         resume = folder if (folder / "config.yaml").exists() else None
     if help_config:
-        return show_training(tasks, preset, overrides, resume)
-    if resume is not None and folder is not None and not auto:
+        if url:
+            raise ConfigError("--help-config does not download a run: pass the folder of a run on this machine.")
+        return show_training(tasks, preset, overrides, Path(resume) if resume else None)
+    if resume is not None and folder is not None and not auto and not url:
         raise ConfigError(
             "--folder and --resume RUN cannot be used together: pass --folder for a new run, --resume RUN to continue a run, "
             "or --folder RUN --resume auto for either."
@@ -92,8 +105,8 @@ def train(
             run = train_policy(
                 task or "navigation",
                 preset,
-                folder if resume is None or auto else resume,
-                "auto" if auto else resume is not None,
+                folder if resume is None or auto or url else resume,
+                url or ("auto" if auto else resume is not None),
                 force=force,
                 on_start=watch if live else None,
                 **settings,

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from fledge.learn.shared_average import SharedAverage
+from fledge.learn.shared_average import ExchangedAverage, SharedAverage, connect_average
 
 
 class FlatParameters:
@@ -25,7 +25,7 @@ class FlatParameters:
         self.values, self.grads = nn.Parameter(flat), torch.zeros_like(flat)
         self.values.grad = self.grads
         self._connected = False  # all ranks connect at their first average
-        self._shared: SharedAverage | None = None
+        self._average: SharedAverage | ExchangedAverage | None = None
         self._places: dict[nn.Parameter, slice] = {}
         offset = 0
         for p in parameters:
@@ -40,9 +40,9 @@ class FlatParameters:
     def average_grads(self, ranks: int) -> None:
         """Average the gradients over all ranks, in place."""
         if ranks > 1 and not self._connected:
-            self._connected, self._shared = True, SharedAverage.connect(self.grads)
-        if self._shared is not None:
-            self._shared(self.grads)
+            self._connected, self._average = True, connect_average(self.grads)
+        if self._average is not None:
+            self._average(self.grads)
         else:
             average_over_ranks(self.grads, ranks)
 

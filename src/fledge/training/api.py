@@ -6,10 +6,11 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fledge.core.errors import ConfigError
 from fledge.core.overrides import settings_to_overrides
+from fledge.storage.remote.run_store import is_url
 from fledge.tasks.base import Task
 from fledge.tasks.registry import find_task
 from fledge.training.command import run_training
@@ -22,7 +23,7 @@ def train(
     task: str | Task | type[Task] = "navigation",
     preset: str | os.PathLike[str] | None = None,
     folder: str | os.PathLike[str] | None = None,
-    resume: bool | Literal["auto"] = False,
+    resume: bool | str = False,
     *,
     force: bool = False,
     progress: bool | None = None,
@@ -46,7 +47,9 @@ def train(
         preset: Training preset of the task, or a YAML file. By default the algorithm's preset.
         folder: Folder of the run. By default runs/<time>.
         resume: Continue the run in `folder` exactly where it stopped; `settings` apply from there on. "auto" continues the
-            run if the folder holds one, and starts a new run otherwise; use it in jobs that a scheduler restarts.
+            run if the folder holds one, and starts a new run otherwise; use it in jobs that a scheduler restarts. A URL
+            such as "s3://bucket/run" downloads the run that was saved there (`checkpoint_url`) into `folder`, and
+            continues it.
         force: Train even if a process that has ended, for example on another host, left the folder locked.
         progress: False prints nothing. By default progress is printed, also in notebooks and log files.
         on_start: Called with the run's folder when training starts.
@@ -59,11 +62,11 @@ def train(
     Raises:
         ConfigError: The task, the preset or a setting does not exist, or a value does not fit.
     """
-    if resume not in (True, False, "auto"):
+    if resume not in (True, False, "auto") and not is_url(resume):
         raise ConfigError(
-            f'resume is {resume!r}, but must be True, False or "auto"; name the run\'s folder with folder=.'
+            f'resume is {resume!r}, but must be True, False, "auto" or a URL; name the run\'s folder with folder=.'
         )
-    if resume and folder is None:
+    if resume and folder is None and not is_url(resume):
         raise ConfigError(
             f"resume={resume} needs the folder of the run: fledge.train(folder=FOLDER, resume={resume!r})."
         )

@@ -3,36 +3,44 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import os
-import shlex
+import functools
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
+from omegaconf import OmegaConf
 
-from fledge.core.code import is_reference
 from fledge.core.errors import ConfigError
 from fledge.core.machine import pick_device
-from fledge.core.overrides import read_yaml, value_given
 from fledge.core.settings import check_settings, flat_settings
 from fledge.envs.checker import draw_actions
 from fledge.envs.reward_wrapper import find_reward
-from fledge.storage import CheckpointHistory
 from fledge.tasks.base import Task
 from fledge.tasks.registry import LOCAL, find_task, is_code, task_names
 from fledge.training.collectors import check_actors
 from fledge.training.config import CollectMode, TrainConfig, make_config, read_run_config, with_named_code
 from fledge.training.init_from import other_env, take_network
 from fledge.training.loop import train
+from fledge.training.meeting import Meeting, meeting
 from fledge.training.memory import check_memory, memory_sentence
-from fledge.training.ranks import Ranks, default_ranks, joined_ranks, ranks_from_environment, read_variable
+from fledge.training.ranks import Ranks, default_ranks
 from fledge.training.run import env_with_reward, make_rank_envs, refuse_misfits
+from fledge.training.run_folder import (
+    check_folder,
+    fetch_run,
+    has_saved,
+    how_to_go_on,
+    moved_algorithm,
+    new_folder,
+    newest_saved,
+    refuse_old_run,
+    refuse_other_host,
+    refuse_used_url,
+)
 from fledge.training.run_lock import RunLock, refuse_busy
 
 TRIAL_STEPS = 3  # of a user's reward, before the run starts
@@ -55,7 +63,7 @@ def run_training(
     preset: str | None,
     overrides: Sequence[str],
     folder: Path | None,
-    resume: bool | Literal["auto"] = False,
+    resume: bool | str = False,
     on_start: Callable[[Path], None] | None = None,
     quiet: bool = False,
     force: bool = False,
@@ -66,7 +74,8 @@ def run_training(
         task: By default the task of the resumed run, or navigation for a new run.
         overrides: `key=value` settings.
         folder: Folder of the run; by default runs/<time> for a new run.
-        resume: True continues the run in `folder`; "auto" continues it if there is one, and starts a new run otherwise.
+        resume: True continues the run in `folder`; "auto" continues it if there is one, and starts a new run otherwise; a
+            URL continues the run that its `checkpoint_url` had saved there.
         on_start: Called on rank 0 with the path of the run's folder, before the run is written to it.
         quiet: Print nothing.
         force: Train even if a process that has ended left the folder locked.
@@ -74,33 +83,27 @@ def run_training(
     Raises:
         KeyboardInterrupt: Ctrl-C before training began, or a second Ctrl-C; the message says how to continue.
     """
-    place = ranks_from_environment()
-    is_first = place is None or place.is_first
-    if folder is not None and is_first:
-        refuse_busy(folder)
-    if resume == "auto":
-        resume = folder is not None and (folder / "config.yaml").exists()
-        preset = None if resume else preset  # a resumed run keeps its settings
-    task, cfg, folder, taken = read_training(task, preset, overrides, folder, resume)
-    size = choose_ranks(task, cfg, overrides, quiet, place)
-    check_before_start(task, cfg, size)
-    check_folder(folder)
-    if cfg.reward and is_first:
-        try_reward(task, cfg, size)
-    mode = ["--resume", str(folder)] if resume else ["--folder", str(folder)]
-    mode += ["--preset", preset] if preset is not None and not resume else []
-    child = ["-m", "fledge.cli", "train", task.reference, *overrides, *mode]
     interrupts: list[bool] = []
     try:
-        with contextlib.ExitStack() as signals, contextlib.ExitStack() as until_end:
-            lock = until_end.enter_context(RunLock(folder, force)) if is_first else None
-            if not resume:  # another process may have trained in this folder since the first check
-                refuse_old_run(folder)
-            joining = joined_ranks(size, cfg.device, child, cfg.threads, lambda: how_to_go_on(folder))
-            ranks = until_end.enter_context(joining)
-            ranks.together(lambda: check_same_start(resume, ranks.share(resume), folder))
+        with (
+            contextlib.ExitStack() as signals,
+            meeting(newest_saved(folder)) as met,
+            contextlib.ExitStack() as until_end,
+        ):
+            if met.ranks.is_first:
+                start = prepare(met, task, preset, overrides, folder, resume, quiet)
+                lock = until_end.enter_context(RunLock(start.folder, force))
+                if not start.resume:  # another process may have trained in this folder since the first check
+                    refuse_old_run(start.folder)
+                child = ["-m", "fledge.cli", "train", start.task.reference, *overrides]
+                met.tell(start.ranks, child, start.message())
+            else:
+                start, lock = heard(met.hear(), task, overrides), None
+            task, cfg, folder = start.task, start.cfg, start.folder
+            met.advice = functools.partial(how_to_go_on, folder)
+            ranks = met.join(cfg.device, cfg.threads, functools.partial(check_host, start, met))
             if ranks.is_first:
-                announce(task, cfg, folder, ranks, taken, resume, quiet)
+                announce(task, cfg, folder, ranks, start.taken, start.resume, quiet)
             if ranks.is_first and on_start is not None:
                 on_start(folder)
             options: Any = {
@@ -110,10 +113,11 @@ def run_training(
                 "signals": signals,
             }
             with memory_sentence(task, cfg):
-                metrics = train(cfg, folder, ranks, resume, task, **options)
+                metrics = train(cfg, folder, ranks, start.resume, task, **options)
     except KeyboardInterrupt:
-        stopped = "Stopped at once." if has_saved(folder) else "Stopped before anything was saved."
-        raise KeyboardInterrupt(f"{stopped} {how_to_go_on(folder)}".rstrip()) from None
+        if folder is None or not has_saved(folder):
+            raise KeyboardInterrupt("Stopped before anything was saved.") from None
+        raise KeyboardInterrupt(f"Stopped at once. {how_to_go_on(folder)}") from None
     return TrainingResult(folder, task, metrics if ranks.is_first else {}, bool(interrupts))
 
 
@@ -131,13 +135,67 @@ def announce(
         print(text, file=sys.stderr)
 
 
-def check_same_start(resume: bool, rank0_resumes: bool, folder: Path) -> None:
-    """Raise ConfigError if this rank resumes a run but rank 0 starts a new one, or the other way round."""
-    if resume != rank0_resumes:
-        found, other = ("a", "none") if rank0_resumes else ("no", "one")
-        raise ConfigError(
-            f"Rank 0 found {found} run in {folder}, but another rank found {other}: use a folder that all hosts share."
-        )
+@dataclass
+class Start:
+    """How a run starts: read and checked by rank 0, which tells the other ranks."""
+
+    task: Task
+    cfg: TrainConfig
+    folder: Path
+    resume: bool
+    ranks: int
+    taken: list[str]
+    """Settings `policy.*` that init_from changed; known to rank 0 only."""
+
+    def message(self) -> dict[str, Any]:
+        """Return what the other ranks need, as JSON can write it; the settings as the text of a config.yaml."""
+        text = OmegaConf.to_yaml(OmegaConf.structured(self.cfg))
+        return {"config": text, "folder": str(self.folder), "resume": self.resume, "ranks": self.ranks}
+
+
+def prepare(
+    met: Meeting,
+    task: Task | None,
+    preset: str | None,
+    overrides: Sequence[str],
+    folder: Path | None,
+    resume: bool | str,
+    quiet: bool,
+) -> Start:
+    """Read and check everything that a run needs before its ranks start; called on rank 0."""
+    if folder is not None:
+        refuse_busy(folder)
+    if resume:
+        folder, overrides = fetch_run(resume, folder, overrides)
+        refuse_other_host(folder, met.notes)
+    if resume == "auto":
+        resume = newest_saved(folder) >= 0
+        preset = None if resume else preset  # a resumed run keeps its settings
+    task, cfg, folder, taken = read_training(task, preset, overrides, folder, bool(resume))
+    if cfg.checkpoint_url and not resume:
+        refuse_used_url(cfg.checkpoint_url)
+    size = choose_ranks(task, cfg, overrides, quiet, met)
+    start = Start(task, cfg, folder, bool(resume), size, taken)
+    check_before_start(task, cfg, size, met.ranks.here if met.launched else size)
+    check_folder(folder)
+    if cfg.reward:
+        try_reward(task, cfg, size)
+    return start
+
+
+def heard(message: dict[str, Any], task: Task | None, overrides: Sequence[str]) -> Start:
+    """Return the start that rank 0 told; of the user's own code, only what `task` and `overrides` name runs here too."""
+    with tempfile.TemporaryDirectory(prefix="fledge_config_") as folder:
+        Path(folder, "config.yaml").write_text(message["config"], encoding="utf-8")
+        task, cfg = read_run_config(Path(folder), (), task, named=overrides)
+    cfg = with_named_code(cfg, overrides)
+    return Start(task, cfg, Path(message["folder"]), message["resume"], message["ranks"], [])
+
+
+def check_host(start: Start, met: Meeting) -> None:
+    """Raise a FledgeError if this host cannot train the run; rank 0 has checked its own before."""
+    if not met.ranks.is_first:
+        check_memory(start.task, start.cfg, met.ranks.size, met.ranks.here)
 
 
 def read_training(
@@ -170,21 +228,8 @@ def read_training(
     return task, cfg, folder, taken
 
 
-def refuse_old_run(folder: Path) -> None:
-    """Raise ConfigError if a folder already holds a run, which a new run would replace."""
-    if not (folder / "config.yaml").exists():
-        return
-    how = resume_call(folder)
-    if has_saved(folder):
-        raise ConfigError(f"{folder} already holds a run: continue it with {how}, or choose another folder.")
-    raise ConfigError(
-        f"{folder} already holds a run, which has no checkpoint yet. To start it again, with corrected settings if you like, "
-        f"use {how}; or remove the folder."
-    )
-
-
-def choose_ranks(task: Task, cfg: TrainConfig, overrides: Sequence[str], quiet: bool, given: Ranks | None) -> int:
-    """Return the number of ranks: that of `given` (from torchrun), else of the config, else the default.
+def choose_ranks(task: Task, cfg: TrainConfig, overrides: Sequence[str], quiet: bool, met: Meeting) -> int:
+    """Return the number of ranks: as many as a launcher started, else that of the config, else the default.
 
     The default is 1 if the task or a class is defined in the calling program, where other ranks cannot import it.
 
@@ -192,11 +237,11 @@ def choose_ranks(task: Task, cfg: TrainConfig, overrides: Sequence[str], quiet: 
         ConfigError: More than one rank was requested for such a task or class.
     """
     usual = 1 if cfg.actors.listen else default_ranks(cfg.device, cfg.env.num_envs)
-    size = given.size if given else cfg.ranks or usual
+    size = met.ranks.size if met.launched else cfg.ranks or usual
     local = local_code(task, overrides)
     if size == 1 or not local:
         return size
-    if size == cfg.ranks or given:
+    if size == cfg.ranks or met.launched:
         raise ConfigError(
             f"{local} is defined in the calling program, from which the other {size - 1} ranks cannot import it: put it "
             "into a Python file and import it from there, or set ranks=1."
@@ -220,57 +265,18 @@ def read_task(tasks: Sequence[str], overrides: Sequence[str]) -> tuple[Task | No
     return (find_task(names[0]) if names else None), [word for word in overrides if not word.startswith("task=")]
 
 
-def new_folder() -> Path:
-    """Return runs/<time>, with a number appended if that folder exists already."""
-    name = time.strftime("%Y%m%d-%H%M%S")
-    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-    return next(path for path in (Path("runs") / each for each in names) if not path.exists())
-
-
 def local_code(task: Task, overrides: Sequence[str]) -> str:
     """Return the name of the task or class that only the calling program defines; "" if there is none."""
     references = [task.reference, *(word.partition("=")[2].strip() for word in overrides)]
     return next((each.removeprefix(LOCAL) for each in references if each.startswith(LOCAL)), "")
 
 
-def has_saved(folder: Path) -> bool:
-    """Return whether a run has a checkpoint to continue from."""
-    return not CheckpointHistory(folder / "checkpoints").is_empty
+def check_before_start(task: Task, cfg: TrainConfig, ranks: int, here: int | None = None) -> None:
+    """Raise ConfigError for problems that would otherwise appear only after every rank has started.
 
-
-def how_to_go_on(folder: Path) -> str:
-    """Return a sentence on how to continue a stopped run; "" if nothing was saved."""
-    return f"{resume_call(folder)} continues from its newest checkpoint." if has_saved(folder) else ""
-
-
-def resume_call(folder: Path) -> str:
-    """Return the command that continues a run, and its form in Python."""
-    return f"`fledge train --resume {shlex.quote(str(folder))}` (in Python, folder={str(folder)!r}, resume=True)"
-
-
-def moved_algorithm(run: Path, overrides: Sequence[str]) -> list[str]:
-    """Return a list with the user's override `algo=...`, which says where the class of the run's algorithm is now.
-
-    Return [] if the run was trained with one of Fledge's algorithms, or if there is no such override.
-
-    Raises:
-        ConfigError: The override names a class with which the run was not trained.
+    Args:
+        here: Number of ranks on this host; by default all are.
     """
-    path = run / "config.yaml"
-    saved = str(read_yaml(path).get("algo", "ppo")) if path.is_file() else "ppo"
-    named = value_given(overrides, "algo", {})
-    if named is None or not is_reference(saved):
-        return []
-    if named.rpartition(":")[2] != saved.rpartition(":")[2]:
-        raise ConfigError(
-            f"algo={named} is not the algorithm that {run} was trained with, algo={saved}: a resumed run keeps its "
-            "algorithm, so pass the class of that name."
-        )
-    return [f"algo={named}"]
-
-
-def check_before_start(task: Task, cfg: TrainConfig, ranks: int) -> None:
-    """Raise ConfigError for problems that would otherwise appear only after every rank has started."""
     check_settings(cfg)
     check_actors(task, cfg, ranks)
     if cfg.env.num_envs % ranks:
@@ -284,12 +290,11 @@ def check_before_start(task: Task, cfg: TrainConfig, ranks: int) -> None:
             f"collect.mode=halves needs an even number of {unit} on each of the {ranks} ranks, but "
             f"env.num_envs={cfg.env.num_envs} gives {cfg.env.num_envs // ranks}: change env.num_envs or ranks."
         )
-    here = read_variable("LOCAL_WORLD_SIZE", 1) if "LOCAL_WORLD_SIZE" in os.environ else ranks
-    pick_device(cfg.device, torch.cuda.device_count(), here - 1)
+    pick_device(cfg.device, torch.cuda.device_count(), (here or ranks) - 1)
     task.policy.build(task.policy.describe(task, cfg.learner.policy_form, cfg.env, cfg.policy))
     if cfg.reward and env_with_reward(task, cfg.env, cfg.reward) is None:
         find_reward(cfg.reward)
-    check_memory(task, cfg, ranks)
+    check_memory(task, cfg, ranks, here)
 
 
 def try_reward(task: Task, cfg: TrainConfig, ranks: int) -> None:
@@ -304,13 +309,3 @@ def try_reward(task: Task, cfg: TrainConfig, ranks: int) -> None:
         finally:
             for env in envs:
                 env.close()
-
-
-def check_folder(folder: Path) -> None:
-    """Raise ConfigError if a run cannot be written to a folder; create nothing."""
-    nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    try:
-        with tempfile.TemporaryFile(dir=nearest):
-            pass
-    except OSError as error:
-        raise ConfigError(f"{folder} cannot be written ({error.strerror}): choose another folder.") from error

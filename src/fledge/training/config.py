@@ -111,6 +111,8 @@ class TrainConfig:
     save_delta: str = setting("none", choices=("none", "weights_only", "all", "thin"), resume="same")
     """Which checkpoints to store as differences from another one, smaller but unreadable without it:
     none, weights_only (older ones, which keep only the weights; alias thin) or all."""
+    checkpoint_url: str = setting("", resume="same")
+    """Also upload checkpoints to this folder of a store that fsspec knows: s3://bucket/run, gs://bucket/run, file:///folder."""
     rollout_save_interval: int = setting(0, at_least=0, resume="same")
     """Iterations between rollouts that are saved to disk; 0: save none."""
     rollout_compression_level: int = setting(9, at_least=0, at_most=9, resume="same")

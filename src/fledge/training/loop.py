@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sys
 import threading
@@ -58,7 +57,7 @@ def train(
     outputs = start_run(run, folder, resume, quiet, lock)
     try:
         with contextlib.ExitStack() as until_return:
-            stopped = (signals or until_return).enter_context(stop_on_signals(quiet))
+            stopped = (signals or until_return).enter_context(stop_on_signals(quiet or not ranks.is_first))
             monitor, metrics = PerformanceMonitor(), dict[str, float]()
             failed: Exception | None = None  # an evaluation: the run stops as if told to, so that it is saved
             while not run.finished:
@@ -168,7 +167,7 @@ def stop_on_signals(quiet: bool = False) -> Iterator[Callable[[], bool]]:
         if came and number == signal.SIGINT:
             raise KeyboardInterrupt
         came.append(number)
-        if os.environ.get("RANK", "0") == "0" and not quiet:
+        if not quiet:
             print("\nStopping after this iteration and saving; Ctrl-C again to stop at once.", file=sys.stderr)
 
     old = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}

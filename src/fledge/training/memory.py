@@ -22,8 +22,12 @@ GROWTH_MB, GROWTH_SHARE = 64.0, 0.02  # growth over these blocks that counts as 
 RESULTS = 64  # bytes of a decision besides what was observed: action, values, reward, flags
 
 
-def check_memory(task: Task, cfg: TrainConfig, ranks: int) -> None:
-    """Raise MemoryBudgetError if the rollouts that are in memory at the same time would not fit."""
+def check_memory(task: Task, cfg: TrainConfig, ranks: int, here: int | None = None) -> None:
+    """Raise MemoryBudgetError if the rollouts that are in memory at the same time would not fit.
+
+    Args:
+        here: Number of ranks on this host; by default all are.
+    """
     if cfg.off_policy:
         return
     device = torch.device(cfg.device)
@@ -31,8 +35,7 @@ def check_memory(task: Task, cfg: TrainConfig, ranks: int) -> None:
     observed += 4 * getattr(cfg.policy, "gru_size", 0)  # the hidden state of each decision
     ahead = 3 if cfg.actors.listen else 2 if cfg.collect.mode is CollectMode.pipelined else 1
     need, have = ahead * cfg.steps * cfg.env.num_envs * (observed + RESULTS), available_bytes(device)
-    if device.type == "cuda":  # a GPU for each rank
-        need = need // ranks
+    need = need * (1 if device.type == "cuda" else here or ranks) // ranks  # a GPU for each rank
     if need > 0.8 * have:
         raise MemoryBudgetError(
             f"Rollouts of {cfg.steps} decisions of {cfg.env.num_envs:,} {task.metrics.unit} need {need / 2**30:.1f} GiB, "

@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from omegaconf import OmegaConf
 from fledge.agents.policy_file import ENTRIES, past_self_file
 from fledge.collect.compressed import CompressedBatch
 from fledge.core.errors import FledgeError, StorageError
-from fledge.core.machine import resident_bytes
 from fledge.core.overrides import to_plain
 from fledge.core.settings import code_settings, flat_settings
 from fledge.evaluation.episodes import VALIDATION_SEED, evaluate
@@ -27,10 +26,13 @@ from fledge.monitor import PerformanceMonitor, print_model_info
 from fledge.monitor.loggers import DISK_FULL, ConsoleLogger, FileLogger, Logger, TensorBoardLogger, open_wandb
 from fledge.storage import AsyncCheckpointSaver, CheckpointHandle, CheckpointHistory, RolloutStorage
 from fledge.storage.history.history import Complete
+from fledge.storage.remote.run_store import RunStore
+from fledge.storage.remote.uploader import Uploader
 from fledge.tasks.registry import is_code
 from fledge.training.config import WandbMode
 from fledge.training.init_from import read_initial_policy
 from fledge.training.learner_checks import place_of
+from fledge.training.log_row import checkpoint_metrics, mean_episodes, memory_metrics
 from fledge.training.memory import MemoryWatch
 from fledge.training.run import TrainingState
 from fledge.training.run_lock import RunLock
@@ -61,6 +63,9 @@ class RunOutputs:
             keep_best=cfg.keep_best,
             delta=cfg.save_delta,  # type: ignore[arg-type]
         )
+        self.uploader: Uploader | None = None
+        if cfg.checkpoint_url:
+            self.uploader = Uploader(RunStore(cfg.checkpoint_url), folder, cfg.keep_checkpoints)
         self.rollouts: RolloutStorage | None = None
         self.archived: CheckpointHandle | None = None  # the newest rollout
         if cfg.rollout_save_interval:
@@ -107,7 +112,9 @@ class RunOutputs:
         if resume and self.history.is_empty:
             self.console.say("Nothing had been saved yet: the run begins from its start.")
         elif resume:
-            state, _ = self.history.load_latest()
+            state, entry = self.history.load_latest()
+            if self.uploader:  # may not have got through before
+                self.uploader.submit(entry.step, entry.path)
             noted = state.get("log", {"recent": [], "unlogged": []})
             self.recent.extend((total, flown) for total, flown in noted["recent"])
             self.unlogged.extend(noted["unlogged"])
@@ -179,6 +186,8 @@ class RunOutputs:
         metrics["frames_per_second"] = run.frames_per_iteration / (metrics["collect_s"] + metrics["learn_s"])
         metrics |= {f"perf/{name}": stats["mean"] for name, stats in monitor.get_stats(window=RECENT).items()}
         metrics |= checkpoint_metrics(self.saver.get_stats())
+        if self.uploader:
+            metrics |= {f"checkpoint/{name}": value for name, value in self.uploader.get_stats().items()}
         metrics |= memory_metrics(run.device)
         self.last = metrics
         self.unlogged.append({name: metrics[name] for name in (*run.outcomes.values(), "return", "length", "episodes")})
@@ -215,9 +224,13 @@ class RunOutputs:
         metric = self.last.get(f"{self.primary_metric}_recent")
         complete = after_rollout(self.archived, self.run.parts.receiver(self.run.iteration))
         self.newest = self.history.save(state, self.run.iteration, metric=metric, complete=complete)
+        if self.uploader:
+            self.uploader.submit(self.run.iteration, self.newest)
 
     def finish(self, metrics: dict[str, float]) -> dict[str, float]:
         """Wait until all files are on disk, print how to continue, and return `metrics`; raise if the last save failed.
+
+        Raise too if the last checkpoint was not uploaded to `checkpoint_url`.
 
         The returned dict lacks the metrics of episodes if no episode ended in the last iteration.
         """
@@ -226,6 +239,8 @@ class RunOutputs:
             self.newest.wait()
         self.console.close()
         self.console.say(self.ending())
+        if self.uploader:
+            self.uploader.finish()
         unknown = () if metrics.get("episodes") else (*self.run.outcomes.values(), "return", "length")
         return {name: value for name, value in metrics.items() if name not in unknown}
 
@@ -256,6 +271,9 @@ class RunOutputs:
         self.console.close()
         with contextlib.suppress(FledgeError):
             self._finish_saves()
+        with contextlib.suppress(FledgeError):
+            if self.uploader:
+                self.uploader.finish()
         for logger in self.loggers:
             with contextlib.suppress(OSError):  # on a full disk the flush in close fails as well
                 logger.close()
@@ -292,38 +310,3 @@ def after_rollout(archived: CheckpointHandle | None, complete: Complete | None) 
         return complete(node, leaves) if complete is not None else (node, leaves)
 
     return wait_first
-
-
-def mean_episodes(iterations: list[dict[str, float]]) -> dict[str, float | None]:
-    """Return the number of episodes that ended in these iterations, and the mean of each metric over these episodes.
-
-    If no episode ended, the means are None.
-    """
-    episodes = sum(row["episodes"] for row in iterations)
-    names = [name for name in iterations[0] if name != "episodes"]
-    sums = {name: sum(row[name] * row["episodes"] for row in iterations) for name in names}
-    return {"episodes": episodes, **{name: sums[name] / episodes if episodes else None for name in names}}
-
-
-def memory_metrics(device: str | torch.device) -> dict[str, float]:
-    """Return the memory that this process uses, and the memory that it allocated on its GPU, in megabytes."""
-    held = resident_bytes()
-    found = {} if held is None else {"memory_mb": held / 1e6}
-    if torch.device(device).type == "cuda":
-        found["gpu_memory_mb"] = torch.cuda.memory_allocated(device) / 1e6
-    return found
-
-
-def checkpoint_metrics(stats: Mapping[str, Any]) -> dict[str, float]:
-    """Return the checkpoint saver's statistics as metrics, without those that have no value yet."""
-    names = [
-        "saves",
-        "failures",
-        "queue_size",
-        "bytes_out",
-        "compression_ratio",
-        "stall_p99_ms",
-        "fence_p99_ms",
-        "age_s",
-    ]
-    return {f"checkpoint/{name}": stats[name] for name in names if stats[name] is not None}

@@ -24,6 +24,7 @@ from fledge.storage.format.tree import Node, shift_leaves
 from fledge.storage.history.history import Complete
 from fledge.storage.saving.staging import Stager
 from fledge.storage.saving.staging_buffer import StagingBuffer, padded
+from fledge.training.connections import end_silent_connections
 from fledge.training.ranks import Ranks
 
 CLOSE_S = 60.0  # how long `close` waits for parts that are being sent
@@ -40,6 +41,7 @@ class RankParts:
         self._thread: threading.Thread | None = None
         if ranks.size > 1:
             self._group = dist.new_group(backend="gloo")
+            end_silent_connections()
             if not ranks.is_first:
                 self._thread = threading.Thread(target=self._send_all, name="fledge-parts", daemon=True)
                 self._thread.start()

@@ -1,12 +1,7 @@
-"""Ranks: the processes that share a run. One per core on a CPU (gloo), one per GPU on CUDA (NCCL).
-
-The process that calls `fledge.train` is rank 0 and starts the others; under `torchrun` every process reads its rank from the
-environment. Afterwards torch's threads, the process group and the environment are as before.
-"""
+"""Ranks: the processes that share a run. One per core on a CPU (gloo), one per GPU on CUDA (NCCL)."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
@@ -14,11 +9,8 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-import time
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,14 +19,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fledge.core.errors import ConfigError, FledgeError
-from fledge.core.machine import default_threads, pick_device, torch_threads
-from fledge.core.parent_process import when_parent_ends
-from fledge.training.torchrun_store import connect_store
+from fledge.core.machine import default_threads, pick_device
 
 T = TypeVar("T")
 TOLD = "FLEDGE_CHILD"  # environment variable of a rank that we started: the file to which it writes its error,
 PARENT = "FLEDGE_PARENT"  # and the id of the process that started it
-POLL_S = 0.02  # between two checks whether a rank has connected
 
 
 @dataclass(frozen=True)
@@ -44,6 +33,7 @@ class Ranks:
     rank: int = 0
     size: int = 1
     local: int = 0  # number among the ranks on this machine
+    here: int = 1  # number of ranks on this machine
 
     @property
     def is_first(self) -> bool:
@@ -101,142 +91,6 @@ def default_ranks(device: str, num_envs: int = 0) -> int:
     return next(size for size in range(most, 0, -1) if num_envs % size == 0)
 
 
-def ranks_from_environment() -> Ranks | None:
-    """Return this process's rank and the number of ranks, which torchrun or a cluster job sets (RANK, WORLD_SIZE).
-
-    Without WORLD_SIZE, return None: this process is the only one, or starts the others itself.
-
-    Raises:
-        ConfigError: A variable is missing, or is not a whole number in its range.
-    """
-    if "WORLD_SIZE" not in os.environ:
-        return None
-    size = read_variable("WORLD_SIZE", 1)
-    rank = read_variable("RANK", 0, size - 1) if size > 1 or "RANK" in os.environ else 0
-    local = read_variable("LOCAL_RANK", 0) if "LOCAL_RANK" in os.environ else rank
-    if size > 1 and not dist.is_initialized():
-        if not os.environ.get("MASTER_ADDR"):
-            raise ConfigError(_variable_error("MASTER_ADDR", "but must name the host of rank 0"))
-        read_variable("MASTER_PORT", 1, 65535)
-    return Ranks(rank, size, local)
-
-
-def read_variable(name: str, least: int, most: int | None = None) -> int:
-    """Return the whole number in an environment variable; raise ConfigError if it is missing or out of range."""
-    text = os.environ.get(name, "").strip()
-    number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
-    if number < least or (most is not None and number > most):
-        limits = f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {most}"
-        raise ConfigError(_variable_error(name, f"but must be {least if least == most else limits}"))
-    return number
-
-
-def _variable_error(name: str, needs: str) -> str:
-    """Return the error message for a missing or invalid variable of torchrun; `needs` says what it must be."""
-    got = f"is {os.environ[name]!r}" if name in os.environ else "is not set"
-    return (
-        f"The environment variable {name} {got}, {needs}. Start several ranks with torchrun, which sets RANK, WORLD_SIZE, "
-        "MASTER_ADDR and MASTER_PORT; to train with one process, unset all of them."
-    )
-
-
-@contextlib.contextmanager
-def joined_ranks(
-    size: int, device: str, child_args: Sequence[str], threads: int = 0, advice: Callable[[], str] = str
-) -> Iterator[Ranks]:
-    """Yield this process's `Ranks` once all `size` ranks are connected; start the others unless torchrun did.
-
-    Ranks that were started here print no errors: rank 0 raises its own error, or else the first error of another rank.
-
-    Args:
-        child_args: Command line (after the interpreter) that starts another rank of the same run.
-        threads: PyTorch threads in each rank; 0: OMP_NUM_THREADS if it is set, else the cores divided by the ranks.
-        advice: Returns a sentence on what to do when the connection to a rank is lost.
-    """
-    children, threads_before, joined = Children(), torch.get_num_threads(), False
-    hook_before = sys.excepthook
-    if TOLD in os.environ and PARENT in os.environ:  # rank 0 may be killed while this one is not waiting for it
-        when_parent_ends(int(os.environ[PARENT]), lambda: os._exit(1))
-    given = ranks_from_environment()
-    ranks = given or Ranks(0, size)
-    if given is None:
-        if size > 1 and dist.is_initialized():
-            raise ConfigError(
-                "This process already belongs to a torch.distributed process group: call "
-                "torch.distributed.destroy_process_group() first, or train with ranks=1."
-            )
-        if size > 1:
-            children.start(size, child_args)
-    try:
-        torch.set_num_threads(threads or torch_threads(ranks.size))
-        own = pick_device(device, torch.cuda.device_count(), ranks.local)
-        if own != "cpu":
-            torch.cuda.set_device(own)
-        if ranks.size > 1 and not dist.is_initialized():
-            backend = "gloo" if own == "cpu" else "cpu:gloo,cuda:nccl"
-            place: Any = {"rank": ranks.rank, "world_size": ranks.size, "timeout": timedelta(minutes=10)}
-            ours = children.processes or TOLD in os.environ
-            place["store"] = meet(ranks, children) if ours else connect_store(ranks.rank, ranks.size)
-            dist.init_process_group(backend, **place)
-            joined = True
-            sys.excepthook = hook_before  # torch's would begin every later error of the program with [rank0]
-        yield ranks
-    except KeyboardInterrupt:
-        children.kill()
-        raise
-    except Exception as error:
-        lost = ranks.size > 1 and _is_lost_connection(error)
-        if TOLD in os.environ:
-            if not lost:  # one of our errors as its message, any other with its traceback
-                text = str(error) if isinstance(error, FledgeError) else "".join(traceback.format_exception(error))
-                Path(os.environ[TOLD]).write_text(text)
-            raise SystemExit(1) from error
-        if not lost:
-            raise
-        if told := children.told():
-            raise FledgeError(told) from error
-        lost_text = f"Rank {ranks.rank} lost the connection to another rank, so the run stops."
-        raise FledgeError(f"{lost_text} {advice()}".rstrip()) from error
-    finally:
-        if joined and dist.is_initialized():
-            with contextlib.suppress(RuntimeError):
-                dist.destroy_process_group()
-        children.wait()
-        torch.set_num_threads(threads_before)
-
-
-def meet(ranks: Ranks, children: Children) -> dist.Store:
-    """Return the key-value store (TCPStore) through which all ranks connect.
-
-    Rank 0 first waits until all ranks that it started are connected to the store.
-
-    Raises:
-        FledgeError: A rank ended before it was connected.
-    """
-    place = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), ranks.size, ranks.is_first)
-    store = dist.TCPStore(*place, timeout=timedelta(minutes=10), wait_for_workers=False)
-    if not ranks.is_first:
-        store.set(f"here_{ranks.rank}", "")
-        return store
-    for rank, process in children.processes.items():
-        while not store.check([f"here_{rank}"]):
-            if process.poll() is not None and not store.check([f"here_{rank}"]):
-                why = (
-                    children.told()
-                    or f"Rank {rank} did not start: its process ended with exit code {process.returncode}."
-                )
-                children.kill()
-                raise FledgeError(why)
-            time.sleep(POLL_S)
-    return store
-
-
-def _is_lost_connection(error: Exception) -> bool:
-    if isinstance(error, FledgeError) or not isinstance(error, RuntimeError):
-        return False
-    return any(word in str(error).lower() for word in ("connection", "gloo", "nccl", "timed out", "socket"))
-
-
 @dataclass
 class Children:
     """The processes of the ranks that rank 0 started, and the files to which they write their errors."""
@@ -278,6 +132,15 @@ class Children:
         return next(
             (f"Rank {rank}: {note.read_text(encoding='utf-8')}" for rank, note in notes.items() if note.exists()), ""
         )
+
+    def check(self, rank: int) -> None:
+        """Raise FledgeError if the process of a rank that was started here has ended."""
+        process = self.processes.get(rank)
+        if process is None or process.poll() is None:
+            return
+        ended = f"Rank {rank} did not start: its process ended with exit code {process.returncode}."
+        self.kill()
+        raise FledgeError(self.told() or ended)
 
     def kill(self) -> None:
         for process in self.processes.values():

@@ -54,7 +54,8 @@ class Run:
         final_metrics: Mapping[str, float] | None = None,
     ) -> None:
         self.folder = Path(folder)
-        config_file(self.folder)  # raises if it is not a run
+        if final_metrics is None:
+            config_file(self.folder)  # raises if it is not a run; other hosts than rank 0's may not have the folder
         self.interrupted, self.final_metrics = interrupted, dict(final_metrics or {})
         self._task = None if task is None else find_task(task)
 

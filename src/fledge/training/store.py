@@ -18,6 +18,8 @@ import torch.distributed as dist
 
 from fledge.core.errors import FledgeError
 from fledge.core.terminal import make_console, say
+from fledge.training.connections import choose_interface, end_silent_connections
+from fledge.training.launchers import master_address
 
 POLL_S = 0.02
 NOTICE_S = 5.0  # wait this long before saying which ranks are missing
@@ -38,7 +40,8 @@ def connect_store(rank: int, size: int) -> dist.Store:
     Raises:
         FledgeError: A rank did not connect within 10 minutes, or rank 0 cannot use the port.
     """
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    host, port = master_address(rank)
+    choose_interface(host, port)
     hosts = rank == 0 and not uses_torchrun_store()
     notice = threading.Timer(NOTICE_S, _say, [f"waiting for the store of rank 0 at {host}:{port}"])
     notice.daemon = True
@@ -53,6 +56,7 @@ def connect_store(rank: int, size: int) -> dist.Store:
         ) from None
     finally:
         notice.cancel()
+    end_silent_connections()
     return dist.PrefixStore(agree_on_prefix(store, rank, size, f"{host}:{port}"), store)
 
 
