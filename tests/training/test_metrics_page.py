@@ -42,7 +42,10 @@ def test_every_column_of_a_run_is_described_and_every_description_has_a_column(
     saver = checkpoint_metrics(defaultdict(float))  # some come only once a save is durable
     gpu = {"gpu_memory_mb"}  # where there is one
     uploads = {"checkpoint/uploads", "checkpoint/upload_failures", "checkpoint/upload_age_s"}  # with checkpoint_url
-    others = {*gpu, *uploads, *SAC.names, *TD3.names, *DQN.names, *league.metrics(), *saver}
+    actors = {
+        f"actors/{name}" for name in ("bytes_per_second", "connected", "discarded", "lag", "refused")
+    }  # with actors.listen
+    others = {*gpu, *uploads, *actors, *SAC.names, *TD3.names, *DQN.names, *league.metrics(), *saver}
     assert others <= described
     assert described <= written | others, f"docs/reference/metrics.md describes {sorted(described - written - others)}"
 
