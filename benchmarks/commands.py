@@ -203,6 +203,47 @@ def collect(rounds: int, num_envs: int, as_json: bool) -> None:
 
 
 @main.command()
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--task", default="navigation", show_default=True, help="Task to train.")
+@click.option("--envs", default="64,256,1024,4096", show_default=True, help="Numbers of envs in the grid.")
+@click.option("--minibatches", default="1024,4096,16384", show_default=True, help="Minibatches in the grid.")
+@click.option("--turns", default=5, show_default=True, help="Iterations that are timed for each size.")
+@click.option("--choices", default=3, show_default=True, help="Number of times that auto chooses.")
+@as_json
+def batching(
+    overrides: tuple[str, ...], task: str, envs: str, minibatches: str, turns: int, choices: int, as_json: bool
+) -> None:
+    """Does env.num_envs=auto find the fastest size? Its choices beside a grid of sizes, in turns.
+
+    Sizes whose rollout is smaller than their minibatch are left out. Nothing is timed unless trials leave the run unchanged.
+    """
+    try:
+        grid = {
+            name: [int(item) for item in text.split(",")]
+            for name, text in (("envs", envs), ("minibatches", minibatches))
+        }
+    except ValueError:
+        raise click.UsageError(
+            f"--envs {envs} and --minibatches {minibatches} must be lists such as 256,1024."
+        ) from None
+    measure("batching", as_json, task=task, overrides=overrides, turns=turns, choices=choices, **grid)
+
+
+@main.command()
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--task", default="navigation", show_default=True, help="Task to train.")
+@click.option("--seeds", default=3, show_default=True, help="Trainings of each variant.")
+@click.option("--picture", type=click.Path(), help="Draw the learning curves to this file (.png).")
+@as_json
+def noise_scale(overrides: tuple[str, ...], task: str, seeds: int, picture: str | None, as_json: bool) -> None:
+    """Learning curves of ppo.minibatch=auto beside fixed minibatches of 256, 1,024 and 4,096 samples.
+
+    Nothing is trained unless measuring the noise scale leaves the weights unchanged; its cost is measured in turns.
+    """
+    measure("noise_scale", as_json, task=task, overrides=overrides, seeds=seeds, picture=picture)
+
+
+@main.command()
 @click.option("--only", multiple=True, metavar="NAME", help="Section to measure; may be repeated. [default: all]")
 @click.option("--quick", is_flag=True, help="Small sizes, for a moment each: a check that it runs.")
 @click.option(

@@ -103,6 +103,7 @@ def numbers() -> dict[str, Any]:
             "loopback_s": 0.01,
         },
         "decoding": {"one_s": 0.010, "pool_s": 0.008, "threads": 4, "cores": 2},
+        "precision": {"fp32": [1.0, 1.1, 0.9], "bf16": [2.0, 2.2, 1.8], "device": "cpu"},
         "modes": {
             "sync, 2 ranks": speed("sync", 2, 30_000),
             "halves, 2 ranks": speed("halves", 2, 29_000),
@@ -118,6 +119,19 @@ def branch(result: dict[str, Any], words: str) -> dict[str, Any]:
     return next(b for b in result["branches"] if words in b["question"])
 
 
+def test_bf16_is_advised_only_for_a_clear_gain() -> None:
+    given = numbers()
+    result = decide(given, 0.02)
+    assert result["config"]["ppo.precision"] == "fp32"
+    assert "0.50 times the speed" in branch(result, "bf16")["because"]
+    given["precision"]["bf16"] = [0.5, 0.6, 0.55]
+    assert decide(given, 0.02)["config"]["ppo.precision"] == "bf16"
+    given["precision"]["bf16"] = [0.95, 0.99, 0.9]  # 5 %
+    assert decide(given, 0.02)["config"]["ppo.precision"] == "fp32"
+    given["precision"]["bf16"] = [0.8, 1.2, 0.8]  # fast, but not in every turn
+    assert decide(given, 0.02)["config"]["ppo.precision"] == "fp32"
+
+
 def test_the_plain_machine_gets_the_plain_settings() -> None:
     result = decide(numbers(), 0.02)
     assert result["config"] == {
@@ -127,6 +141,7 @@ def test_the_plain_machine_gets_the_plain_settings() -> None:
         "rollout_save_interval": 0,
         "ranks": 2,
         "collect.mode": "sync",
+        "ppo.precision": "fp32",
     }
 
 

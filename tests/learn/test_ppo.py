@@ -135,7 +135,7 @@ def test_a_minibatch_is_a_fresh_permutation_each_epoch(monkeypatch: pytest.Monke
     rollout = SyncDataCollector(make_env(), policy, 8 * 16).rollout()
     rollout["log_prob"] = torch.arange(128.0).view(8, 16)  # tags each sample
     seen: list[list[float]] = []
-    monkeypatch.setattr(learner, "_step", lambda batch: seen.append(batch["log_prob"].tolist()))
+    monkeypatch.setattr(learner, "_step", lambda batch, *rest: seen.append(batch["log_prob"].tolist()))
     learner._sums[7] = 1
     learner.schedule(0.0)
     monkeypatch.setattr(learner, "_report", dict)

@@ -104,7 +104,7 @@ def test_before_the_first_step_ratios_are_one_and_values_are_the_collected_ones(
     cfg = PPOConfig(rollout_steps=T, epochs=1, minibatch=N * T, sequence_length=length)
     learner, seen = PPO(policy, cfg), list[Tensor]()
 
-    def look(batch: dict[str, Tensor]) -> None:
+    def look(batch: dict[str, Tensor], *rest: object) -> None:
         params, value = learner._evaluate(batch)
         torch.testing.assert_close(policy.head.log_prob(params, batch["raw_action"]), batch["log_prob"])
         torch.testing.assert_close(value, batch["value"], rtol=1e-4, atol=1e-5)

@@ -23,6 +23,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 TINY = ["env.num_envs=8", "env.num_maps=1", "env.static_obstacles=20", "env.moving_obstacles=4", "ppo.rollout_steps=8"]
 TINY += ["ppo.minibatch=32", "env.max_episode_steps=10", "total_frames=192", "save_interval=1", "eval_interval=2"]
 TINY += ["eval_episodes=4", "rollout_save_interval=1", "policy.hidden=[8]"]
+TINY += ["auto=[env.num_envs,ppo.minibatch]"]
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from statistics import median
 from typing import Any
 
 WORTH_SPACE = 0.95  # compressed checkpoints must be at most this share of the raw ones
@@ -25,6 +26,7 @@ SMALLER_BATCH = 0.5  # share of the envs that must fit for a smaller batch to be
 NETWORK = 125e6  # bytes per second: gigabit Ethernet
 EXACT_GAIN = 1.03  # speed-up worth a setting that does not change results
 STALE_GAIN = 1.10  # speed-up worth rollouts by a policy that is one update old
+ROUNDING_GAIN = 1.10  # speed-up worth updates in bf16
 MOST_TURNS = 0.75  # share of the pairs of turns in which the faster one must have been faster
 
 SCHEMES = {"A": "none", "B": "archive", "C": "compressed in memory"}  # for rollouts
@@ -50,6 +52,9 @@ def decide(measured: Mapping[str, Any], budget: float) -> dict[str, Any]:
     way, branches = _modes(measured)
     chosen = measured["modes"][way]
     config = {"ranks": chosen["ranks"], "collect.mode": chosen["mode"]}
+    precision, branch = _precision(measured)
+    config |= precision
+    branches.append(branch)
     for question in (_compress, _interval, _archive):
         settings, branch = question(measured, budget, config, chosen["iteration_s"])
         config |= settings
@@ -273,6 +278,24 @@ def _modes(measured: Measured) -> tuple[str, list[Branch]]:
         )
         best = name if yes else best
     return best, branches
+
+
+def _precision(measured: Measured) -> tuple[Settings, Branch]:
+    """Decide whether to compute updates in bf16, which rounds results; return the setting and the branch."""
+    found = measured["precision"]
+    full, mixed = found["fp32"], found["bf16"]
+    gain = median(full) / median(mixed)
+    steady = sum(a > b for a in full for b in mixed) / (len(full) * len(mixed))
+    yes = gain >= ROUNDING_GAIN and steady >= MOST_TURNS
+    return {"ppo.precision": "bf16" if yes else "fp32"}, Branch(
+        "Do updates in bf16 pay?",
+        yes,
+        f"on {found['device']} an update takes {median(mixed):.2f} s in bf16 and {median(full):.2f} s in fp32: "
+        f"{gain:.2f} times the speed",
+        "ppo.precision=bf16: results are rounded",
+        f"they would have to be {ROUNDING_GAIN - 1:.0%} faster, in {MOST_TURNS:.0%} of the turns",
+        {"gain": gain, "steady": steady},
+    )
 
 
 def _share_faster(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:

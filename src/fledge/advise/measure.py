@@ -34,6 +34,7 @@ from fledge.training.run import TrainingState
 
 MODES = tuple(mode.value for mode in CollectMode)
 LEAST_TURNS = 3
+PRECISION_TURNS = 5
 
 
 def measure(cfg: TrainConfig, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
@@ -58,6 +59,9 @@ def measure(cfg: TrainConfig, seconds: float, say: Callable[[str], None]) -> dic
         found["modes"] = {name: _speed(times[name], loop) for name, loop in loops.items()}
         plain = loops[_name("sync", ranks)]
         found["phases"] = _phases(plain)
+        say("updates in fp32 and bf16, in turns")
+        with share_of_cores(ranks):
+            found["precision"] = measure_precision(plain)
         with share_of_cores(ranks), tempfile.TemporaryDirectory() as folder:
             found |= measure_storage(plain, Path(folder), say)
         with share_of_cores(1):
@@ -150,6 +154,21 @@ def time_in_turns(loops: dict[str, Loop], seconds: float) -> dict[str, list[floa
             times[name].append(loop.turn())
         turns += 1
     return times
+
+
+def measure_precision(loop: Loop) -> dict[str, Any]:
+    """Return the seconds of each turn of the same update in fp32 and in bf16, and the device; the learner stays as it was."""
+    learner: Any = loop.run.learner
+    before, precision, times = learner.snapshot(), learner.bf16, {"fp32": list[float](), "bf16": list[float]()}
+    for turn in range(PRECISION_TURNS + 1):  # the first one warms up
+        for name, found in times.items():
+            learner.bf16 = name == "bf16"
+            begun = time.perf_counter()
+            learner.update(loop.collector.latest, 1.0)  # waits for the device, to read its metrics
+            found += [time.perf_counter() - begun] if turn else []
+            learner.restore(before)
+    learner.bf16 = precision
+    return {**times, "device": str(loop.run.device)}
 
 
 def crowd(ranks: int) -> float:

@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fledge.core.errors import ConfigError
-from fledge.core.settings import rule_of, walk
+from fledge.core.settings import auto_keys, rule_of, walk
 
 TYPE_NAMES = {
     bool: "true or false",
@@ -56,6 +56,9 @@ def field_help(kind: type, prefix: str = "") -> dict[str, FieldHelp]:
         if isinstance(value, enum.Enum):
             type_name = f"one of {' or '.join(e.name for e in type(value))}"
         found[key] = FieldHelp(type_name, written(value), docs.get(field.name, ""), limits)
+    for key in auto_keys(kind):
+        if key in found:
+            found[key] = dataclasses.replace(found[key], type_name=f"{found[key].type_name} or auto")
     return found
 
 

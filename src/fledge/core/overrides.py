@@ -22,7 +22,7 @@ from fledge.core.code import is_reference
 from fledge.core.config_help import TYPE_NAMES, field_help, unknown_key
 from fledge.core.errors import ConfigError
 from fledge.core.paths import shorten
-from fledge.core.settings import flat_settings
+from fledge.core.settings import auto_keys, flat_settings
 from fledge.core.yaml_text import parse_yaml, problem_of
 from fledge.core.yaml_text import read_yaml as read_yaml
 
@@ -54,7 +54,9 @@ def build_config(
     """
     config = _Config(kind, aliases or {}, groups or {}, prefix)
     for source, content in presets:
-        for key, value in leaves(content):
+        for key, value in sorted(
+            leaves(content), key=lambda leaf: leaf[0] != "auto"
+        ):  # then the settings that add to it
             config.put(f"{prefix}{key}", value, f"{source}: ")
     given: dict[str, tuple[str, str]] = {}  # for each setting, the name (or alias) and the value that the user wrote
     for override in overrides:
@@ -78,6 +80,7 @@ class _Config:
         self.node: Any = copy.deepcopy(_defaults(kind))
         self.known = {f"{prefix}{key}": field for key, field in field_help(kind).items()}
         self.aliases, self.groups, self.prefix = aliases, groups, prefix
+        self.auto_keys = auto_keys(kind)
         self.scaled: dict[str, tuple[str, list[str]]] = {}  # settings to multiply: as the user wrote them, factors
 
     def put(self, key: str, value: Any, source: str = "", is_text: bool = False) -> str:
@@ -108,6 +111,8 @@ class _Config:
             ]
             raise ConfigError(source + unknown_key(ours, [*self.known, *others]))
         _refuse_interpolation(value, f"{source}{key}")
+        if ours in self.auto_keys and not factors and self._choose_auto(ours, value, is_text):
+            return ours
         self.scaled.pop(ours, None)
         if factors:
             self.scaled[ours] = f"{source}{key}={value}", factors
@@ -124,10 +129,20 @@ class _Config:
         return ours
 
     def _set(self, key: str, value: Any) -> None:
-        if self.known[key].type_name == TYPE_NAMES[int] and isinstance(value, str | float):
+        if self.known[key].type_name.startswith(TYPE_NAMES[int]) and isinstance(value, str | float):
             with contextlib.suppress(ValueError):
                 value = int(float(value)) if float(value).is_integer() else value  # 1e6
         OmegaConf.update(self.node, key.removeprefix(self.prefix), value, merge=True)
+
+    def _choose_auto(self, key: str, value: Any, is_override: bool) -> bool:
+        """Add a setting to the list `auto` if its value is auto; remove it if an override gives a number.
+
+        Return whether the value was auto. The setting keeps its number, with which the run begins; presets may change it.
+        """
+        others = [name for name in self.node.auto if name != key]
+        if value == "auto" or is_override:
+            self.node.auto = [*others, key] if value == "auto" else others
+        return bool(value == "auto")
 
     def _get(self, key: str) -> Any:
         return OmegaConf.select(self.node, key.removeprefix(self.prefix))

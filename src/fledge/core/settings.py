@@ -93,6 +93,12 @@ def setting(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def auto_keys(kind: type) -> tuple[str, ...]:
+    """Return the settings that may be `auto`: the choices of a config's list setting `auto`, which holds those that are."""
+    rules = [rule_of(field) for field in dataclasses.fields(kind) if field.name == "auto"]
+    return rules[0].choices if rules else ()
+
+
 def rule_of(field: dataclasses.Field[Any]) -> Rule:
     return field.metadata.get(KEY, Rule())
 

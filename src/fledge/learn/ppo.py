@@ -28,11 +28,13 @@ from fledge.core.errors import ConfigError, NumericsError
 from fledge.core.settings import check_settings, setting
 from fledge.learn.base import Learner, finite_report
 from fledge.learn.flat import FlatParameters, average_over_ranks, copy_optimizer
+from fledge.learn.noise_scale import NoiseScale
 from fledge.learn.objective import objective
 from fledge.learn.returns import gae
 from fledge.learn.sequences import cut, cut_states, find_begins, sequence_length, take
 
 NEEDED = ("input", "log_prob", "value", "next_value", "reward", "terminated", "truncated")
+SPLIT_EVERY = 8  # minibatches of the first epoch, for the noise scale on one rank
 MAX_WEIGHT = 2.0  # largest weight of a sample whose action has become more likely since it was collected
 
 
@@ -97,7 +99,8 @@ class PPOConfig:
     adam_eps: float = setting(1e-5, above=0)
     """Adam's epsilon."""
     precision: Precision = Precision.fp32
-    """Number format in updates: fp32, bf16 (mixed precision, CUDA only), or auto (bf16 on CUDA, fp32 on a CPU)."""
+    """Number format in updates: fp32, bf16 (mixed precision; `fledge advise` measures whether it is faster), or auto (bf16 on
+    CUDA, fp32 on a CPU)."""
 
 
 def find_raw_action(rollout: Any) -> Any:
@@ -130,22 +133,22 @@ class PPO(Learner):
         self.flat = FlatParameters(policy)
         self.clipped = [self.flat.part(m) for m in (policy.head, policy.critic)] if cfg.clip_heads else None
         device = self.flat.values.device
-        if cfg.precision is Precision.bf16 and device.type != "cuda":
-            raise ConfigError(
-                "ppo.precision=bf16 needs a CUDA device, as it is slower than fp32 on a CPU: use fp32 or auto."
-            )
-        self.bf16 = cfg.precision is not Precision.fp32 and device.type == "cuda"
+        self.bf16 = cfg.precision is Precision.bf16 or (cfg.precision is Precision.auto and device.type == "cuda")
         self.optimizer = torch.optim.Adam([self.flat.values], lr=cfg.lr, eps=cfg.adam_eps, fused=True)
         self.optimizers = {"policy": self.optimizer}
         self._sums, self.last_loss = torch.zeros(8, device=device), torch.zeros((), device=device)
         self._one = torch.ones(1, device=device)
+        self.noise_scale, self.splits = NoiseScale(device), False
+        """`splits`: measure the noise scale on one rank too, where it costs half a minibatch's gradient now and then."""
         self.schedule(0.0)  # the first rollout needs the exploration spread of the first update
 
     def state_dict(self) -> dict[str, Any]:
-        return {"optimizer": self.optimizer.state_dict()}
+        return {"optimizer": self.optimizer.state_dict(), "noise_scale": self.noise_scale.parts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
+        if "noise_scale" in state:
+            self.noise_scale.parts = state["noise_scale"].to(self.flat.values.device, copy=True)
 
     def snapshot(self) -> dict[str, Any]:
         model = {k: v.clone() for k, v in self.policy.state_dict().items()}
@@ -216,7 +219,7 @@ class PPO(Learner):
             length = sequence_length(len(reward), cfg.sequence_length)
             batch["begins"] = find_begins(terminated, truncated)
             sequences, states = {name: cut(entry, length) for name, entry in batch.items()}, cut_states(hidden, length)
-            self._learn(partial(take, sequences, states), len(states), minibatch // self.ranks // length)
+            self._learn(partial(take, sequences, states), len(states), minibatch // self.ranks // length, length)
         self.policy.learn_inputs(inputs.flatten(0, 1), partial(average_over_ranks, ranks=self.ranks))
         try:
             return self._report()
@@ -226,13 +229,22 @@ class PPO(Learner):
             error.cause = {"learner": before, "rollout": needed, "progress": progress}
             raise
 
-    def _learn(self, pick: Callable[[Tensor], dict[str, Tensor]], size: int, part: int) -> None:
-        """Make the gradient steps of all epochs on minibatches of `part` of the `size` samples, which `pick` returns."""
+    def _learn(self, pick: Callable[[Tensor], dict[str, Tensor]], size: int, part: int, length: int = 1) -> None:
+        """Make the gradient steps of all epochs on minibatches of `part` of the `size` samples, which `pick` returns.
+
+        A sample is a sequence of `length` decisions.
+        """
         part = max(1, min(part, size))
-        for _ in range(self.cfg.epochs):
+        splits = self.splits and self.ranks == 1 and part % 2 == 0
+        for epoch in range(self.cfg.epochs):
             order = torch.randperm(size, device=self.flat.values.device)
             for first in range(0, size - part + 1, part):
-                self._step(pick(order[first : first + part]))
+                half = None
+                if splits and epoch == 0 and first // part % SPLIT_EVERY == 0:
+                    half = pick(order[first : first + part // 2])
+                self._step(pick(order[first : first + part]), epoch == 0 and self.ranks > 1, half)
+        groups, samples = (self.ranks, part) if self.ranks > 1 else (2, part // 2)
+        self.noise_scale.finish(groups, samples * length, self.ranks)
 
     @torch.no_grad()
     def _evaluate_again(self, rollout: TensorDictBase) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
@@ -264,17 +276,29 @@ class PPO(Learner):
 
     def losses(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the loss of a minibatch, and its metrics: policy loss, value loss, entropy, KL divergence, clipped share."""
-        with torch.autocast("cuda", torch.bfloat16) if self.bf16 else contextlib.nullcontext():
+        with torch.autocast(self.flat.values.device.type, torch.bfloat16) if self.bf16 else contextlib.nullcontext():
             params, value = self._evaluate(batch)
         params, value = tuple(p.float() for p in params), value.float()
         log_prob, entropy = self.policy.head.evaluate(params, batch["raw_action"])
         return objective(log_prob, value, entropy, batch, self.cfg, self.entropy_coef)
 
-    def _step(self, batch: dict[str, Tensor]) -> None:
+    def _step(self, batch: dict[str, Tensor], measures: bool = False, half: dict[str, Tensor] | None = None) -> None:
+        """Make a gradient step; for the noise scale, compare it with this rank's gradient (`measures`) or that of `half`."""
+        grads = self.flat.grads
+        if half is not None:
+            self.flat.zero_grad()
+            self.losses(half)[0].backward()
+            first = grads.clone()
         self.flat.zero_grad()
         loss, parts = self.losses(batch)
         loss.backward()
+        if half is not None:
+            other = torch.sub(2 * grads, first)  # of the other half
+            self.noise_scale.add((first.dot(first) + other.dot(other)) / 2, grads.dot(grads))
+        own = grads.dot(grads) if measures else None
         self.flat.average_grads(self.ranks)
+        if own is not None:
+            self.noise_scale.add(own, grads.dot(grads))
         norm = self.flat.clip_grad_norm(self.cfg.max_grad_norm, self.clipped)
         self.optimizer.step()
         self.last_loss = loss.detach()
@@ -286,5 +310,8 @@ class PPO(Learner):
         No other part of an update reads from the device, because reading waits for the device.
         """
         names = ("policy_loss", "value_loss", "entropy", "kl", "clip_share", "grad_norm", "total_loss")
-        report = finite_report(names, self._sums[:7] / self._sums[7])
+        values = torch.cat([self._sums[:7] / self._sums[7], self.noise_scale.value()[None]])
+        report = finite_report((*names, "ppo/noise_scale"), values)
+        if not report["ppo/noise_scale"]:  # unknown
+            del report["ppo/noise_scale"]
         return report | {"lr": self.optimizer.param_groups[0]["lr"]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import enum
 import errno
 import io
 import json
@@ -10,10 +11,12 @@ import logging
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from fledge.core.extras import install_command
+from fledge.core.settings import setting
 from fledge.monitor.metrics_file import read_metrics
 
 UNKNOWN = "\N{EN DASH}"  # shown for a metric that has no value yet
@@ -22,6 +25,22 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SECONDS_BETWEEN_LINES = 10.0  # on a console that is not a terminal
 
 logger = logging.getLogger("fledge.monitor")
+
+
+class WandbMode(enum.Enum):
+    """Whether metrics are logged to Weights & Biases: not at all, to local files, or to its server."""
+
+    disabled = "disabled"
+    offline = "offline"
+    online = "online"
+
+
+@dataclass
+class WandbConfig:
+    mode: WandbMode = setting(WandbMode.disabled, resume="same")
+    """Log to Weights & Biases: disabled, offline or online. Needs the package wandb; never asks for a key."""
+    project: str = setting("fledge", resume="same")
+    """Project name in Weights & Biases."""
 
 
 class Logger(Protocol):

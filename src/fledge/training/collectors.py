@@ -69,6 +69,10 @@ def check_actors(task: Task, cfg: TrainConfig, ranks: int) -> None:
         )
     if ranks > 1:
         raise ConfigError(f"actors.listen works with one rank, but there are {ranks}: set ranks=1.")
+    if cfg.auto:
+        raise ConfigError(
+            f"actors.listen does not work with {cfg.auto[0]}=auto, as actors are not measured: leave one of them out."
+        )
     if cfg.collect != CollectConfig():
         raise ConfigError(
             "actors.listen does not work with collect.mode or collect.compression_level: leave these out."

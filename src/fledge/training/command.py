@@ -23,12 +23,13 @@ from fledge.tasks.base import Task
 from fledge.tasks.registry import LOCAL, find_task, is_code, task_names
 from fledge.training.collectors import check_actors
 from fledge.training.config import CollectMode, TrainConfig, make_config, read_run_config, with_named_code
+from fledge.training.factories import env_with_reward, make_rank_envs
 from fledge.training.init_from import other_env, take_network
 from fledge.training.loop import train
 from fledge.training.meeting import Meeting, meeting
 from fledge.training.memory import check_memory, memory_sentence
 from fledge.training.ranks import Ranks, default_ranks
-from fledge.training.run import env_with_reward, make_rank_envs, refuse_misfits
+from fledge.training.run import refuse_misfits
 from fledge.training.run_folder import (
     check_folder,
     fetch_run,

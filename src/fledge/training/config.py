@@ -9,7 +9,6 @@ Each layer changes the values of the layers to its left. `config_class(task)` ad
 from __future__ import annotations
 
 import dataclasses
-import enum
 import functools
 import re
 from collections.abc import Sequence
@@ -33,27 +32,13 @@ from fledge.learn.ppo import PPOConfig
 from fledge.learn.registry import ALGORITHMS, find_learner
 from fledge.learn.sac import SACConfig
 from fledge.learn.td3 import TD3Config
+from fledge.monitor.loggers import WandbConfig
 from fledge.tasks.base import Task
 from fledge.tasks.policy_loader import may_be
 from fledge.tasks.registry import find_named_task, find_task
+from fledge.training.learner_checks import check_auto
 
 RENAMED = {"league.mirror": "league.self_play", "league.climb": "league.advance"}  # settings by their earlier names
-
-
-class WandbMode(enum.Enum):
-    """Whether metrics are logged to Weights & Biases: not at all, to local files, or to its server."""
-
-    disabled = "disabled"
-    offline = "offline"
-    online = "online"
-
-
-@dataclass
-class WandbConfig:
-    mode: WandbMode = setting(WandbMode.disabled, resume="same")
-    """Log to Weights & Biases: disabled, offline or online. Needs the package wandb; never asks for a key."""
-    project: str = setting("fledge", resume="same")
-    """Project name in Weights & Biases."""
 
 
 @dataclass
@@ -92,6 +77,9 @@ class TrainConfig:
     curriculum: Any = None
     league: LeagueConfig = field(default_factory=LeagueConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
+    auto: list[str] = setting([], choices=("env.num_envs", "ppo.minibatch"))
+    """Sizes that the run chooses and changes itself, beginning from their numbers; NAME=auto adds one, NAME=NUMBER removes
+    it (docs/guides/batching.md)."""
     tensorboard: bool = setting(True, resume="same")
     """Write TensorBoard event files into the run."""
     log_interval: int = setting(1, at_least=1, resume="same")
@@ -176,6 +164,8 @@ class TrainConfig:
                 f"collect.compression_level={self.collect.compression_level} works only with on-policy algorithms such as "
                 f"ppo: leave it out, as algo={self.algo} always compresses its replay buffer."
             )
+        if self.auto:
+            check_auto(self.auto, self.algo, off_policy, self.ppo.minibatch_final_scale)
         if self.replay.prioritized and not getattr(learner, "prioritizes", False):
             raise ConfigError(
                 f"replay.prioritized=true works only with algo=dqn, but algo={self.algo}, which samples uniformly: "

@@ -34,6 +34,10 @@ class Curriculum:
         for env in self.envs:
             self.task.curriculum.set_progress(env.unwrapped, self.settings, progress)
 
+    def move_to(self, envs: Sequence[TensorEnv]) -> None:
+        """Continue in other envs, in which new episodes begin; call it after `learn`."""
+        self.envs = envs
+
     def learn(self, policy: nn.Module) -> dict[str, float]:
         return {}
 
@@ -85,7 +89,11 @@ class LeagueCurriculum(Curriculum):
         self_play: SelfPlayOpponent | None = None,
     ) -> None:
         super().__init__(task, settings, envs)
-        self.self_play = self_play
+        self.self_play, self.league, self.ranks = self_play, league, ranks
+        self.move_to(envs)
+
+    def move_to(self, envs: Sequence[TensorEnv]) -> None:
+        super().move_to(envs)
         worlds = [env.unwrapped for env in envs]
         self.worlds = [world for world in worlds if isinstance(world, OpponentWrapper)]
         if len(self.worlds) != len(worlds):
@@ -93,7 +101,6 @@ class LeagueCurriculum(Curriculum):
                 "league.ladder needs an env with an opponent, but env.opponent is empty, so the policy flies both sides: "
                 "set env.opponent, or leave league.ladder empty."
             )
-        self.league, self.ranks = league, ranks
         names = self.worlds[0].outcomes
         self.columns = [[value for value, name in names.items() if name == wanted] for wanted in ("win", "loss")]
         self.known: Tensor | None = None  # of this rank, [opponents]: results of the last rollout, and running episodes

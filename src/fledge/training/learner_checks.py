@@ -42,6 +42,22 @@ def check_recurrent(policy: BaseAgent, learner: type[Learner], algo: str, is_com
         )
 
 
+def check_auto(auto: Collection[str], algo: str, off_policy: bool, final_scale: float) -> None:
+    """Raise ConfigError if a size is auto that the algorithm, or ppo.minibatch_final_scale, does not allow to change."""
+    if "ppo.minibatch" in auto and algo != "ppo":
+        raise ConfigError(f"ppo.minibatch=auto works only with algo=ppo, but algo={algo}: leave it out.")
+    if "ppo.minibatch" in auto and final_scale != 1.0:
+        raise ConfigError(
+            f"ppo.minibatch_final_scale={final_scale:g} and ppo.minibatch=auto both change the minibatch: "
+            "leave one of them out."
+        )
+    if off_policy and auto:
+        raise ConfigError(
+            "env.num_envs=auto works only with on-policy algorithms such as ppo, as a replay buffer keeps the order of each "
+            f"env: with algo={algo}, set a number."
+        )
+
+
 def check_state(state: Any, what: str, reserved: Collection[str] = ()) -> dict[str, Any]:
     """Return a learner's state; raise InputError if it is not a dict, or has an entry with a reserved name.
 

@@ -19,6 +19,7 @@ from fledge.core.errors import NumericsError
 from fledge.core.machine import keep_freed_memory
 from fledge.monitor import PerformanceMonitor
 from fledge.tasks.base import Task
+from fledge.training.auto import AutoSizes
 from fledge.training.collectors import listen
 from fledge.training.config import TrainConfig
 from fledge.training.learner_checks import OTHER_ROUNDING, ROUNDING, check_weights
@@ -60,8 +61,11 @@ def train(
             stopped = (signals or until_return).enter_context(stop_on_signals(quiet or not ranks.is_first))
             monitor, metrics = PerformanceMonitor(), dict[str, float]()
             failed: Exception | None = None  # an evaluation: the run stops as if told to, so that it is saved
+            auto = AutoSizes(run, folder, outputs.begin if outputs else lambda text: None) if cfg.auto else None
             while not run.finished:
                 begun = time.perf_counter()
+                if auto:
+                    auto.border()
                 try:
                     with monitor.timer("data_collection"):
                         rollout = run.collect(stopped=stopped)

@@ -30,17 +30,21 @@ def check_memory(task: Task, cfg: TrainConfig, ranks: int, here: int | None = No
     """
     if cfg.off_policy:
         return
-    device = torch.device(cfg.device)
-    observed = sum(math.prod(s.shape) * s.dtype.itemsize for s in env_specs(task, cfg.env)[0].values())
-    observed += 4 * getattr(cfg.policy, "gru_size", 0)  # the hidden state of each decision
-    ahead = 3 if cfg.actors.listen else 2 if cfg.collect.mode is CollectMode.pipelined else 1
-    need, have = ahead * cfg.steps * cfg.env.num_envs * (observed + RESULTS), available_bytes(device)
-    need = need * (1 if device.type == "cuda" else here or ranks) // ranks  # a GPU for each rank
+    need, have = rollout_bytes(task, cfg, ranks, here), available_bytes(torch.device(cfg.device))
     if need > 0.8 * have:
         raise MemoryBudgetError(
             f"Rollouts of {cfg.steps} decisions of {cfg.env.num_envs:,} {task.metrics.unit} need {need / 2**30:.1f} GiB, "
             f"but {have / 2**30:.1f} GiB are available: {advice(task, cfg, 0.8 * have / need)}."
         )
+
+
+def rollout_bytes(task: Task, cfg: TrainConfig, ranks: int, here: int | None = None) -> int:
+    """Return the bytes of the rollouts that are in the memory of this host, or of one GPU, at the same time."""
+    observed = sum(math.prod(s.shape) * s.dtype.itemsize for s in env_specs(task, cfg.env)[0].values())
+    observed += 4 * getattr(cfg.policy, "gru_size", 0)  # the hidden state of each decision
+    ahead = 3 if cfg.actors.listen else 2 if cfg.collect.mode is CollectMode.pipelined else 1
+    need: int = ahead * cfg.steps * cfg.env.num_envs * (observed + RESULTS)
+    return need * (1 if torch.device(cfg.device).type == "cuda" else here or ranks) // ranks  # a GPU for each rank
 
 
 def advice(task: Task, cfg: TrainConfig, share: float) -> str:

@@ -15,8 +15,9 @@ from fledge.storage import load_checkpoint, save_checkpoint
 from fledge.tasks.base import Task
 from fledge.tasks.registry import find_named_task
 from fledge.training.config import aliases_of, chosen_algo, config_class
+from fledge.training.factories import make_learner
 from fledge.training.ranks import Ranks
-from fledge.training.run import TrainingState, make_learner
+from fledge.training.run import TrainingState
 
 
 def dump_update(run: TrainingState, folder: Path, error: NumericsError) -> NumericsError:

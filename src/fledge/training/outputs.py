@@ -23,13 +23,20 @@ from fledge.core.settings import code_settings, flat_settings
 from fledge.evaluation.episodes import VALIDATION_SEED, evaluate
 from fledge.evaluation.run_info import train_command, update_run_info, write_run_info
 from fledge.monitor import PerformanceMonitor, print_model_info
-from fledge.monitor.loggers import DISK_FULL, ConsoleLogger, FileLogger, Logger, TensorBoardLogger, open_wandb
+from fledge.monitor.loggers import (
+    DISK_FULL,
+    ConsoleLogger,
+    FileLogger,
+    Logger,
+    TensorBoardLogger,
+    WandbMode,
+    open_wandb,
+)
 from fledge.storage import AsyncCheckpointSaver, CheckpointHandle, CheckpointHistory, RolloutStorage
 from fledge.storage.history.history import Complete
 from fledge.storage.remote.run_store import RunStore
 from fledge.storage.remote.uploader import Uploader
 from fledge.tasks.registry import is_code
-from fledge.training.config import WandbMode
 from fledge.training.init_from import read_initial_policy
 from fledge.training.learner_checks import place_of
 from fledge.training.log_row import checkpoint_metrics, mean_episodes, memory_metrics
@@ -87,16 +94,16 @@ class RunOutputs:
         """Write config.yaml, which makes the folder a run, and run.json; allow live recording from here on."""
         path = self.folder / "config.yaml"
         with writing(self.folder):
-            OmegaConf.save(OmegaConf.structured(self.run.cfg), path.with_suffix(".new"))
+            OmegaConf.save(OmegaConf.structured(self.run.configured), path.with_suffix(".new"))
             path.with_suffix(".new").replace(path)
             self.write_info()
         self.run.recorder.capture.folder = self.folder
 
     def write_info(self) -> None:
         """Write run.json, or update it on resume: command, preset, machine, and settings that differ from the defaults."""
-        cfg, task = self.run.cfg, self.run.task
+        cfg, task = self.run.configured, self.run.task
         defaults = {**flat_settings(type(cfg)()), "device": cfg.device}  # auto is resolved by now
-        changed = {key: value for key, value in self.run.settings.items() if defaults.get(key) != value}
+        changed = {key: value for key, value in flat_settings(cfg).items() if defaults.get(key) != value}
         usual = {key: defaults.get(key) for key in changed}
         if cfg.made_by is None:  # resumed
             return update_run_info(self.folder, changed, usual)
@@ -180,6 +187,7 @@ class RunOutputs:
             total, flown = (sum(column) for column in zip(*self.recent, strict=True))
             metrics[f"{self.primary_metric}_recent"] = total / flown
         metrics["frames"], metrics["seconds"] = run.frames, run.seconds
+        metrics |= {f"auto/{name.partition('.')[2]}": float(size) for name, size in run.sizes.items()}
         last = monitor.get_stats(window=1)
         metrics["collect_s"], metrics["learn_s"] = (last[k]["mean"] for k in ("data_collection", "policy_training"))
         metrics["simulate_s"] = run.collector.simulate_s

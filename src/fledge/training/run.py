@@ -9,49 +9,46 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 
-from fledge.agents.build import LearnedPolicy
 from fledge.collect.remote import RemoteCollector
-from fledge.core.code import find_object
 from fledge.core.errors import ConfigError, FledgeError, InputError
-from fledge.core.machine import default_threads, pick_device
+from fledge.core.machine import pick_device
 from fledge.core.random import Purpose, derive_seed
 from fledge.core.settings import changed_settings, check_settings, code_settings, flat_settings
 from fledge.envs.base import Log, TensorEnv, add_logs
-from fledge.envs.placement import EnvPlacement
-from fledge.envs.reward_wrapper import RewardWrapper, find_reward
-from fledge.learn.base import Learner
-from fledge.learn.off_policy import Replay
-from fledge.learn.registry import ALGORITHMS, POLICY_CLASSES
-from fledge.replay import DictReplayBuffer
-from fledge.tasks.base import Task, check_env
+from fledge.learn.ppo import PPO
+from fledge.learn.registry import ALGORITHMS
+from fledge.tasks.base import Task
 from fledge.tasks.registry import find_task
-from fledge.training.collectors import local_envs, make_collector
-from fledge.training.config import RENAMED, CollectMode, TrainConfig
+from fledge.training.collectors import make_collector
+from fledge.training.config import RENAMED, TrainConfig
 from fledge.training.curriculum import make_curriculum
-from fledge.training.learner_checks import ROUNDING, check_recurrent, check_report, check_state, learner_error
+from fledge.training.factories import TAKEN, env_unit, make_learner, make_rank_envs, with_sizes
+from fledge.training.learner_checks import ROUNDING, check_report, check_state, learner_error
 from fledge.training.live import FrameCapture, RecordingWrapper
+from fledge.training.memory import check_memory
 from fledge.training.rank_parts import RankParts
 from fledge.training.ranks import Ranks
 
 EXACT = "bit for bit"  # how a run continues if no setting that affects results has changed
-TAKEN = {"action", "reward", "terminated", "truncated"}  # entries of a rollout: no observation may have these names
 
 
 class TrainingState:
     """Env, policy, learner and collector of one rank, and the counters of the run."""
 
-    def __init__(self, cfg: TrainConfig, ranks: Ranks, task: Task | None = None) -> None:
+    def __init__(self, cfg: TrainConfig, ranks: Ranks, task: Task | None = None, *, is_trial: bool = False) -> None:
         check_settings(cfg)
         self.task = task or find_task(cfg.task)
-        self.cfg, self.ranks = cfg, ranks
+        self.configured, self.ranks = cfg, ranks
+        self.cfg = cfg = with_sizes(cfg, {})
+        """The config with the sizes that are in use; those of `configured` are the sizes to begin with."""
         self.device = pick_device(cfg.device, torch.cuda.device_count(), ranks.local)
-        self.settings, self.parts = flat_settings(cfg), RankParts(ranks)
+        self.parts = RankParts(Ranks() if is_trial else ranks)
         self.iteration = self.frames = 0
         self.seconds = self.seconds_before = 0.0  # of training in all sessions, and in those before this one
         # All ranks build the same weights, then draw their own actions and minibatches.
@@ -61,15 +58,48 @@ class TrainingState:
         if cfg.compile:
             self.policy.compile()
         self.learner = make_learner(cfg, self.policy, ranks)
-        torch.manual_seed(derive_seed(cfg.seed, Purpose.POLICY, ranks.rank))
-        self.envs = make_rank_envs(self.task, cfg, ranks, self.device)
+        if isinstance(self.learner, PPO):
+            self.learner.splits = "ppo.minibatch" in cfg.auto and not is_trial
+        self._make_collector()
         self.outcomes = {value: name for value, name in self.envs[0].outcomes.items() if value}
         check_names(self.task, self.envs[0])
+
+    def _make_collector(self) -> None:
+        """Make envs, collector and, at the start of a run, the curriculum; then also seed what they draw."""
+        cfg, ranks = self.cfg, self.ranks
+        if not self.iteration:
+            torch.manual_seed(derive_seed(cfg.seed, Purpose.POLICY, ranks.rank))
+        self.settings = flat_settings(cfg)
+        self.envs = make_rank_envs(self.task, cfg, ranks, self.device)
         self.recorder = RecordingWrapper(self.envs[0], FrameCapture(self.task, self.envs[0], {"seed": cfg.seed}))
         """The first env; on rank 0 it records live frames, once its capture has the run's folder."""
         self.collector = make_collector(self.task, cfg, [self.recorder, *self.envs[1:]], self.policy, self.learner)
-        self.curriculum = make_curriculum(self.task, cfg, self.envs, self.policy, self.device, ranks)
+        if not self.iteration:
+            self.curriculum = make_curriculum(self.task, cfg, self.envs, self.policy, self.device, ranks)
+        self.curriculum.move_to(self.envs)
         self.frames_per_iteration = self.collector.frames_per_batch * ranks.size
+
+    def resize(self, sizes: Mapping[str, int]) -> None:
+        """Change sizes by the names in `cfg.auto`; with another number of envs, new episodes begin in new envs.
+
+        A run that has not begun continues exactly as if it had been made with these sizes.
+        """
+        self.cfg.ppo.minibatch = sizes.get("ppo.minibatch", self.cfg.ppo.minibatch)
+        self.settings = flat_settings(self.cfg)
+        count = sizes.get("env.num_envs", self.cfg.env.num_envs)
+        if count == self.cfg.env.num_envs:
+            return
+        folder = self.recorder.capture.folder
+        check_memory(self.task, with_sizes(self.cfg, sizes), self.ranks.size, self.ranks.here)
+        self.collector.shutdown()
+        self.cfg.env = dataclasses.replace(self.cfg.env, num_envs=count)
+        self._make_collector()
+        self.recorder.capture.folder = folder
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes that the run chooses itself, by the names in `cfg.auto`."""
+        return {name: self.settings[name] for name in self.cfg.auto}
 
     @property
     def iterations_left(self) -> int:
@@ -177,7 +207,9 @@ class TrainingState:
 
     def load_state_dict(self, state: dict[str, Any]) -> str:
         """Load the state of a saved run; return how the run continues: `EXACT`, or a text on what is different."""
-        changes = refuse_misfits(state.get("config", self.settings), self.cfg, self.policy.observes)
+        before = state.get("config", self.settings)
+        self._resume_sizes(before, len(state["ranks"]))
+        changes = refuse_misfits(before, self.cfg, self.policy.observes)
         if state["policy"] != self.description:
             raise ConfigError(
                 f"The run was saved with the policy {state['policy']}, but its env now needs {self.description}: "
@@ -205,6 +237,13 @@ class TrainingState:
         if self.cfg.actors.listen:
             return "with new rollouts of actors, which connect again by themselves; rollouts on their way were lost"
         return f"with changed {', '.join(changes['changes'])}" if changes["changes"] else EXACT
+
+    def _resume_sizes(self, before: Mapping[str, Any], ranks: int) -> None:
+        """Take over the sizes that the run had chosen, unless the ranks cannot share that number of envs."""
+        sizes = {name: before[name] for name in self.cfg.auto if name in before}
+        if ranks != self.ranks.size and sizes.get("env.num_envs", 0) % env_unit(self.task, self.cfg, self.ranks.size):
+            del sizes["env.num_envs"]
+        self.resize(sizes)
 
     def close(self) -> None:
         self.parts.close()
@@ -249,75 +288,3 @@ def names_of(value: str | Sequence[str]) -> list[str]:
     """Return references to code without file paths: only the names of the objects."""
     items = [value] if isinstance(value, str) else value
     return [item.rpartition(":")[2] if ".py:" in item else item for item in items]
-
-
-def env_with_reward(task: Task, env: Any, reference: str) -> Any:
-    """Return the env settings with a user's reward class; None if `reference` names no reward class of this task."""
-    found = find_object(reference)
-    names = {task.name, *(getattr(kind, "name", None) for kind in type(task).__mro__)}  # also of tasks it derives from
-    native = isinstance(found, type) and getattr(found, "task", "") in names - {""}
-    return dataclasses.replace(env, reward=reference) if native else None
-
-
-def make_rank_envs(
-    task: Task, cfg: TrainConfig, ranks: Ranks, device: str, threads: int | None = None
-) -> list[TensorEnv]:
-    """Make this rank's share of the envs: one batch, or two batches of half the size for collect.mode=halves."""
-    parts = 2 if cfg.collect.mode is CollectMode.halves else 1
-    share = local_envs(task, cfg) // ranks.size // parts
-    spare = max(1, default_threads() - 1) if parts > 1 else None  # halves: one core decides meanwhile
-    paid = env_with_reward(task, cfg.env, cfg.reward) if cfg.reward else None
-    env_cfg = dataclasses.replace(paid or cfg.env, num_envs=share)
-    envs = [
-        check_env(
-            task,
-            env_cfg,
-            task.make_env(
-                env_cfg,
-                EnvPlacement(
-                    device=device,
-                    seed=cfg.seed,
-                    num_threads=1 if ranks.size > 1 else threads or spare,
-                    env_offset=ranks.rank * share * parts + part * share,
-                    total_envs=cfg.env.num_envs,
-                    rank=ranks.rank,
-                ),
-            ),
-        )
-        for part in range(parts)
-    ]
-    return [RewardWrapper(env, find_reward(cfg.reward)) for env in envs] if cfg.reward and paid is None else envs
-
-
-def make_learner(cfg: TrainConfig, policy: LearnedPolicy, ranks: Ranks) -> Learner:
-    """Make the learner of the config's algorithm, with an empty replay buffer if it needs one."""
-    kind: Any = cfg.learner
-    if not isinstance(policy, POLICY_CLASSES[kind.policy_form]):
-        needed = POLICY_CLASSES[kind.policy_form].__name__
-        raise ConfigError(
-            f"algo={cfg.algo} needs a {needed}, but the policy is a {type(policy).__name__}: change algo."
-        )
-    check_recurrent(policy, kind, cfg.algo, cfg.compile)
-    own = cfg.algo_settings
-    if cfg.off_policy:
-        return kind(policy, own, cfg.replay, make_buffer(cfg, ranks, policy, own.gamma), ranks.size)
-    stale = {"stale_policy": True} if cfg.collect.mode is CollectMode.pipelined or cfg.actors.listen else {}
-    return kind(policy, own, ranks.size, **stale)
-
-
-def make_buffer(cfg: TrainConfig, ranks: Ranks, policy: LearnedPolicy, gamma: float) -> Replay:
-    """Make this rank's share of the replay buffer."""
-    keys = [*policy.observes, *(f"next_{key}" for key in policy.observes), *sorted(TAKEN)]
-    return DictReplayBuffer(
-        max(cfg.replay.segment, cfg.replay.size // ranks.size),
-        keys,
-        device=next(policy.parameters()).device,
-        pin_memory=cfg.pin_memory,
-        layout=cfg.replay.layout,  # type: ignore[arg-type]
-        n_step=cfg.replay.n_step,
-        gamma=gamma,
-        prioritized=cfg.replay.prioritized,
-        seed=derive_seed(cfg.seed, Purpose.REPLAY, ranks.rank),
-        decode_threads=1 if ranks.size > 1 else None,
-        segment_frames=cfg.replay.segment,
-    )

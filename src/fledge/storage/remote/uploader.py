@@ -24,7 +24,7 @@ logger = logging.getLogger("fledge.storage")
 FIRST_WAIT_S, LAST_WAIT_S = 1.0, 30.0  # between two tries: doubles from the first to the last
 HURRY_S = 2.0  # at most between two tries once `finish` waits
 PATIENCE_S = 60.0  # `finish` waits this long for a store that does not answer
-BESIDE = ("run.json", "metrics.jsonl", "config.yaml")  # files of a run that go with each checkpoint
+BESIDE = ("run.json", "metrics.jsonl", "auto.jsonl", "config.yaml")  # files of a run that go with each checkpoint
 
 
 class Uploader:

@@ -15,6 +15,7 @@ shapes, so NavRL's weights load unchanged.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -173,8 +174,11 @@ class LidarEncoder(nn.Module):
             x = NativeConvs.apply(lidar, self.convs[0].table, *parts)
             weight = weight.permute(0, 2, 3, 1).reshape(128, 288)
             return self.norm(linear_in_training(x, weight, self.linear.bias))
-        layers = [part for conv in self.convs for part in conv.folded()]  # type: ignore[operator]
         strides = tuple(conv.stride for conv in self.convs)
-        x = _EluConvs.apply(lidar.t().contiguous(), strides, *layers)
+        device = lidar.device.type
+        mixed = device != "meta" and torch.is_autocast_enabled(device)
+        with torch.autocast(device, enabled=False) if mixed else contextlib.nullcontext():  # bmm(out=) needs one type
+            layers = [part for conv in self.convs for part in conv.folded()]  # type: ignore[operator]
+            x = _EluConvs.apply(lidar.float().t().contiguous(), strides, *layers)
         weight = weight.permute(0, 2, 1, 3).reshape(128, 288)
         return self.norm(torch.addmm(self.linear.bias[:, None], weight, x).t())
