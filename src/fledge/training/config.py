@@ -76,6 +76,8 @@ class TrainConfig:
     """Decisions to train for, over all envs and ranks."""
     max_minutes: float = setting(0.0, at_least=0, resume="same")
     """Save and stop after this many minutes, counted anew after each resume; 0: no limit. Schedules use total_frames."""
+    stop_frames: int = setting(0, at_least=0, resume="same")
+    """Save and stop after this many decisions, to continue later; 0: no limit. Schedules use total_frames."""
     init_from: str = setting("", resume="same")
     """Start from the weights of this run or policy file, or NavRL's .pt file (navigation); the optimiser starts fresh."""
     reward: str = setting("", resume="restart", code=True)

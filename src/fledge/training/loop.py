@@ -60,7 +60,7 @@ def train(
             stopped = (signals or until_return).enter_context(stop_on_signals(quiet or not ranks.is_first))
             monitor, metrics = PerformanceMonitor(), dict[str, float]()
             failed: Exception | None = None  # an evaluation: the run stops as if told to, so that it is saved
-            while not run.finished:
+            while not run.at_stop:
                 begun = time.perf_counter()
                 try:
                     with monitor.timer("data_collection"):
@@ -80,7 +80,7 @@ def train(
                     failed = outputs.evaluate(metrics, monitor)
                     outputs.log(metrics, monitor)
                     outputs.archive(rollout, monitor)
-                wants_stop = stopped() or run.out_of_time or failed is not None
+                wants_stop = stopped() or run.out_of_time or run.at_stop or failed is not None
                 stop = ranks.sum(torch.tensor([float(wants_stop)])).item() > 0
                 if run.iteration % cfg.save_interval == 0 or run.finished or stop:
                     check_weights(run.policy, cfg.algo, run.iteration)  # on every rank: they have the same weights
