@@ -111,8 +111,7 @@ class TrainConfig:
     save_compression_level: int = setting(1, at_least=0, at_most=16, resume="same")
     """Compression level of checkpoints, 0 (none) to 9 (smallest files); 10 to 16, levels of LZ4, count as 9."""
     save_delta: str = setting("none", choices=("none", "weights_only", "all", "thin"), resume="same")
-    """Which checkpoints to store as differences from another one, smaller but unreadable without it:
-    none, weights_only (older ones, which keep only the weights; alias thin) or all."""
+    """Checkpoints to store as differences from another one, which they need: none, weights_only (older; alias thin), all."""
     checkpoint_url: str = setting("", resume="same")
     """Also upload checkpoints to this folder of a store that fsspec knows: s3://bucket/run, gs://bucket/run, file:///folder."""
     rollout_save_interval: int = setting(0, at_least=0, resume="same")

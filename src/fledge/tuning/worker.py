@@ -234,8 +234,6 @@ def free_folder(run: Path) -> None:
         with contextlib.suppress(OSError):
             os.kill(owner["pid"], signal.SIGKILL)
         time.sleep(POLL_S)
-        with contextlib.suppress(ChildProcessError):  # a child of this very process
-            os.waitpid(owner["pid"], os.WNOHANG)
 
 
 def copy_run(parent: Path | None, run: Path) -> None:
