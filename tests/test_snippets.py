@@ -35,6 +35,7 @@ from fledge.tasks.policy_loader import LoadedPolicy, load_policy
 from fledge.tasks.registry import find_task
 from fledge.training.command import run_training
 from fledge.training.config import make_config, read_run_config
+from fledge.tuning.ranges import check_ranges, read_ranges
 from tests.reference.navrl_files import write_navrl_checkpoint
 
 ROOT = Path(__file__).parent.parent
@@ -87,6 +88,7 @@ NOT_RUN = {
     "fledge eval --navrl-checkpoint": "needs NavRL's released checkpoint",
     "fledge world": "needs a file of the reader's; tests/cli/test_world.py makes some",
     "fledge train": "trains for minutes to hours; small runs are in tests/training",
+    "fledge tune": "trains for minutes to hours; small sweeps are in tests/tuning",
     "fledge watch": "serves until Ctrl-C; tests/app does so",
     "fledge replay": "serves until Ctrl-C; tests/app does so",
     "fledge play": "serves until Ctrl-C; tests/app does so",
@@ -290,6 +292,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             run = Path(*Path(name).parts[:2])
             if not run.exists():
                 shutil.copytree("runs/mine", run)
+                (run / "best.yaml").write_text("base: fast\n")  # as a sweep has it
             if name.endswith(".fledge"):
                 shutil.copy(next((run / "checkpoints").glob("*.fledge")), name)
         yield folder
@@ -322,6 +325,13 @@ def check_training(arguments: tuple[str, ...], preset: str | None, resume: Path 
     check_settings(cfg)
 
 
+def check_sweep(arguments: tuple[str, ...], preset: str | None = None, mode: str | None = None, **_: Any) -> None:
+    tasks, overrides = split_overrides(arguments)
+    if tasks:
+        ranges, fixed = read_ranges(overrides)
+        check_ranges(find_task(tasks[0]), preset, ranges, fixed, mode == "pbt")
+
+
 def check_flight(
     arguments: tuple[str, ...],
     task: str | None,
@@ -350,6 +360,7 @@ CHECKS: dict[str, Callable[..., None]] = {
     "train": check_training,
     "advise": check_training,
     "eval": check_flight,
+    "tune": check_sweep,
     "play": check_play,
     "report": lambda run, overrides, **options: check_flight((str(run), *overrides), **options),
     "export": lambda policy, file, overrides, task, **_: check_flight((policy, *overrides), task),
@@ -387,6 +398,7 @@ def test_a_wrong_command_option_or_setting_is_noticed(home: Path, monkeypatch: p
         "fledge bench sim",
         "python -m benchmarks sin",
         "fledge export runs/mine a.fledge env.decimations=3",
+        "fledge tune navigation ppo.learn=1e-4..1e-2",
         "fledge advise --preset nowhere",
     ):
         with pytest.raises((AssertionError, ValueError)):

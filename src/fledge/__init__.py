@@ -119,6 +119,7 @@ _HOMES = {
     "send": "fledge.storage",
     "set_exploration_type": "fledge.collect",
     "train": "fledge.training.api",
+    "tune": "fledge.tuning.api",
 }
 
 __all__ = sorted(_HOMES)

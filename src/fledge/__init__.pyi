@@ -94,6 +94,7 @@ from fledge.tasks.policy_loader import load_policy as load_policy
 from fledge.tasks.registry import find_task as find_task
 from fledge.training.api import train as train
 from fledge.training.saved_run import Run as Run
+from fledge.tuning.api import tune as tune
 
 _HOMES: dict[str, str]
 _TAMED: bool

@@ -15,10 +15,13 @@ from fledge.core.errors import ConfigError
 
 
 def first_page(places: Sequence[Path]) -> str:
-    """Return the path of the page to open: the player for one recording, the list for several, else the training page."""
+    """Return the path of the page to open: of a sweep, of one recording, the list of several, else the training page."""
+    from fledge.app.runs.file_index import is_sweep, make_id
+
+    if len(places) == 1 and is_sweep(places[0]):
+        return f"/sweeps?id={make_id(places[0])}"
     if not all(place.is_file() for place in places):
         return "/"
-    from fledge.app.runs.file_index import make_id
     from fledge.storage import Recording
 
     for place in places:
@@ -35,7 +38,7 @@ def first_page(places: Sequence[Path]) -> str:
 def watch(places: tuple[Path, ...], save: Path | None, as_json: bool, **options: Any) -> None:
     """Watch trainings in the browser: curves, settings, checkpoints, and live episodes.
 
-    RUN is a run's folder, a folder of runs, or a recording (.frec), which is replayed. [default: runs]
+    RUN is a run's folder, a sweep's folder, a folder of runs, or a recording (.frec), which is replayed. [default: runs]
     """
     if not places and not Path("runs").is_dir():
         raise ConfigError("The default folder 'runs' does not exist here: pass a run's folder, or a folder of runs.")

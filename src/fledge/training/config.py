@@ -61,6 +61,8 @@ class TrainConfig:
     """Decisions to train for, over all envs and ranks."""
     max_minutes: float = setting(0.0, at_least=0, resume="same")
     """Save and stop after this many minutes, counted anew after each resume; 0: no limit. Schedules use total_frames."""
+    stop_frames: int = setting(0, at_least=0, resume="same")
+    """Save and stop after this many decisions, to continue later; 0: no limit. Schedules use total_frames."""
     init_from: str = setting("", resume="same")
     """Start from the weights of this run or policy file, or NavRL's .pt file (navigation); the optimiser starts fresh."""
     reward: str = setting("", resume="restart", code=True)
@@ -97,8 +99,7 @@ class TrainConfig:
     save_compression_level: int = setting(1, at_least=0, at_most=16, resume="same")
     """Compression level of checkpoints, 0 (none) to 9 (smallest files); 10 to 16, levels of LZ4, count as 9."""
     save_delta: str = setting("none", choices=("none", "weights_only", "all", "thin"), resume="same")
-    """Which checkpoints to store as differences from another one, smaller but unreadable without it:
-    none, weights_only (older ones, which keep only the weights; alias thin) or all."""
+    """Checkpoints to store as differences from another one, which they need: none, weights_only (older; alias thin), all."""
     checkpoint_url: str = setting("", resume="same")
     """Also upload checkpoints to this folder of a store that fsspec knows: s3://bucket/run, gs://bucket/run, file:///folder."""
     rollout_save_interval: int = setting(0, at_least=0, resume="same")

@@ -62,7 +62,7 @@ def train(
             monitor, metrics = PerformanceMonitor(), dict[str, float]()
             failed: Exception | None = None  # an evaluation: the run stops as if told to, so that it is saved
             auto = AutoSizes(run, folder, outputs.begin if outputs else lambda text: None) if cfg.auto else None
-            while not run.finished:
+            while not run.at_stop:
                 begun = time.perf_counter()
                 if auto:
                     auto.border()
@@ -84,7 +84,7 @@ def train(
                     failed = outputs.evaluate(metrics, monitor)
                     outputs.log(metrics, monitor)
                     outputs.archive(rollout, monitor)
-                wants_stop = stopped() or run.out_of_time or failed is not None
+                wants_stop = stopped() or run.out_of_time or run.at_stop or failed is not None
                 stop = ranks.sum(torch.tensor([float(wants_stop)])).item() > 0
                 if run.iteration % cfg.save_interval == 0 or run.finished or stop:
                     check_weights(run.policy, cfg.algo, run.iteration)  # on every rank: they have the same weights

@@ -123,6 +123,11 @@ class TrainingState:
         """Whether training has lasted longer than `max_minutes` since the start or the last resume."""
         return 0 < self.cfg.max_minutes * 60 < self.seconds - self.seconds_before
 
+    @property
+    def at_stop(self) -> bool:
+        """Whether the run has made all decisions, or `stop_frames` of them."""
+        return self.finished or 0 < self.cfg.stop_frames <= self.frames
+
     def collect(self, progress: float | None = None, stopped: Callable[[], bool] = lambda: False) -> TensorDictBase:
         """Collect one rollout at the curriculum's difficulty for `progress`, by default the present progress.
 

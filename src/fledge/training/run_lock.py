@@ -173,9 +173,10 @@ def has_ended(owner: dict[str, Any]) -> bool | None:
 
 
 def process_start(pid: int) -> str:
-    """Return when a process started, in clock ticks since boot; "" where the system does not say."""
+    """Return when a process started, in clock ticks since boot; "" if it has ended, or where the system does not say."""
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        facts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "" if facts[0] == "Z" else facts[19]  # Z: killed, but its parent has not noticed
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Find the runs and recordings in the given files and folders ("places"): the app shows nothing else.
+"""Find the runs, sweeps and recordings in the given files and folders ("places"): the app shows nothing else.
 
     files = FileIndex([Path("runs")])
     files.runs(), files.recordings()       entries, newest first
@@ -34,10 +34,10 @@ PLACES = f"a run's folder, a folder of runs, or a {SUFFIX} file"
 
 @dataclass(frozen=True)
 class Entry:
-    """A run or a recording in the index."""
+    """A run, a sweep or a recording in the index."""
 
     id: str  # identifies the entry in pages and links
-    kind: Literal["run", "recording"]
+    kind: Literal["run", "sweep", "recording"]
     name: str  # its path below the given place, for display
     path: Path  # never sent to a page
     changed: float  # time of the last change, seconds since 1970
@@ -60,6 +60,11 @@ def make_id(path: Path) -> str:
 def is_run(path: Path) -> bool:
     """Return whether a folder is a run: it has a config.yaml or a metrics.jsonl."""
     return (path / "config.yaml").is_file() or (path / "metrics.jsonl").is_file()
+
+
+def is_sweep(path: Path) -> bool:
+    """Return whether a folder is a sweep: it has a sweep.json."""
+    return (path / "sweep.json").is_file()
 
 
 class FileIndex:
@@ -85,7 +90,7 @@ class FileIndex:
         self._lock = threading.Lock()
 
     def entries(self) -> list[Entry]:
-        """Return all runs and recordings, newest first."""
+        """Return all runs, sweeps and recordings, newest first."""
         with self._lock:
             began = time.monotonic()
             if began - self._scanned > max(STALE_S, SHARE * self._took_s):
@@ -115,7 +120,9 @@ class FileIndex:
 
 def scan(places: Iterable[Path]) -> Iterator[Entry]:
     """Yield the runs and recordings in these places, at most MAX_ENTRIES, without following links."""
-    bases = [(place, place.parent if place.is_file() or is_run(place) else place) for place in places]
+    bases = [
+        (place, place.parent if place.is_file() or is_run(place) or is_sweep(place) else place) for place in places
+    ]
     return islice((entry for place, base in bases for entry in _scan(place, base, False, DEPTH)), MAX_ENTRIES)
 
 
@@ -133,6 +140,10 @@ def _scan(path: Path, base: Path, in_run: bool, depth: int) -> Iterator[Entry]:
             log, config = path / "metrics.jsonl", path / "config.yaml"
             changed = (log if log.exists() else config).stat().st_mtime
             yield Entry(make_id(path), "run", name_of(path, base), path, changed)
+        if not in_run and is_sweep(path):
+            told = path / "summary.json"
+            changed = (told if told.exists() else path / "sweep.json").stat().st_mtime
+            yield Entry(make_id(path), "sweep", name_of(path, base), path, changed)
         if depth:
             for inner in sorted(path.iterdir()):
                 if (inner.is_dir() and inner.name not in ("checkpoints", "tensorboard")) or inner.suffix == SUFFIX:
