@@ -101,6 +101,7 @@ _HOMES = {
     "find_task": "fledge.tasks.registry",
     "format_checkpoint_name": "fledge.monitor",
     "get_model_size": "fledge.monitor",
+    "learn_on": "fledge.training.learn_on.api",
     "load_checkpoint": "fledge.compat.async_checkpoint",
     "load_navrl_checkpoint": "fledge.tasks.navigation.networks.navrl",
     "load_policy": "fledge.tasks.policy_loader",

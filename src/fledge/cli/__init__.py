@@ -5,7 +5,7 @@ Exit codes: 2 for misuse, 1 for failure. `group` has what several commands share
 
 from fledge.cli import actor, advise, benchmark, convert, deploy, doctor, envelope, eval, export  # noqa: F401
 
-from fledge.cli import inspect, play, replay, report, train, tune, watch, world  # noqa: F401  # isort: skip
+from fledge.cli import inspect, learn_on, play, replay, report, train, tune, watch, world  # noqa: F401  # isort: skip
 from fledge.cli.group import main
 
 __all__ = ["main"]

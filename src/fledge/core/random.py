@@ -48,6 +48,7 @@ class Purpose(enum.IntEnum):
     HELD_OUT = 36
     WAVE = 37
     OPPONENT = 38
+    LEARN_ON = 39
     WORLD = 48
     GENERATED_WORLD = 49
     ACTOR = 64

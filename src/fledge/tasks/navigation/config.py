@@ -100,6 +100,8 @@ class NavigationConfig(SensorConfig):
     movers: Movers = setting(Movers.roam, resume="restart")
     """How moving obstacles move. roam: NavRL's boxes and cylinders, through columns and each other; in a world, through its
     free space. pedestrians: standing cylinders, which avoid walls and each other by ORCA, but not the drone."""
+    mover_speed: float = setting(1.0, above=0, at_most=10)
+    """Speed of moving obstacles as a multiple of the usual one, which is 0.5 to 1.5 m/s."""
     movers_cycle: list[float] = setting([1.0], at_least=0, at_most=1, items=(1, None))
     """Share of moving_obstacles on maps 0, 1, 2, ... in turn: [0, 1, 1, 1] leaves every fourth map without movers."""
     world: str = setting("", resume="restart")

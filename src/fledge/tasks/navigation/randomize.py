@@ -14,6 +14,8 @@ AIRFRAME = ("mass", "thrust", "damping", "drag", "velocity_gain", "attitude_gain
 class RandomizeConfig:
     """Domain randomisation: airframe, controller, wind, latency and sensor noise."""
 
+    mass_factor: float = setting(1.0, at_least=0.2, at_most=3)
+    """Mass as a multiple of the nominal mass, which the controller assumes; `mass` varies around it."""
     mass: float = setting(0.0, at_least=0, at_most=0.9)
     """Mass varies by up to ± this share, drawn per episode."""
     thrust: float = setting(0.0, at_least=0, at_most=0.9)
@@ -56,8 +58,10 @@ class RandomizeConfig:
 
     def refuse_airframe(self, dynamics: str) -> None:
         """Raise ConfigError if airframe or wind vary, which only the env's own dynamics can."""
-        for name in (name for name in (*AIRFRAME, "wind_m_s2") if getattr(self, name)):
-            raise ConfigError(
-                f"env.randomize.{name} needs env.dynamics=lee or first_order, not {dynamics}: set env.randomize.{name}=0, "
-                "or change env.dynamics."
-            )
+        nominal = RandomizeConfig()
+        for name in (*AIRFRAME, "mass_factor", "wind_m_s2"):
+            if getattr(self, name) != (usual := getattr(nominal, name)):
+                raise ConfigError(
+                    f"env.randomize.{name} needs env.dynamics=lee or first_order, not {dynamics}: set "
+                    f"env.randomize.{name}={usual:g}, or change env.dynamics."
+                )

@@ -46,6 +46,7 @@ class Crowd:
     vel: wp.array2d(dtype=wp.vec3)  # [K, M] m/s, world
     kinds: wp.array(dtype=wp.int32)  # [M] as in `shapes`
     swings: int  # 1 if all obstacles swing, 0 if all roam
+    speed: float  # factor on the speeds
     floating: int  # 1 if boxes float at any height, 0 if their centre rests at height 0
     before: wp.array2d(dtype=wp.vec3)  # [K, M] m, world: positions before the first physics step of the decision
     trail: wp.array3d(dtype=wp.vec3)  # [D, K, M] m, world: positions after each physics step of the decision
@@ -198,13 +199,13 @@ def step_crowd(
         if crowd.swings == 1:
             goal = turn_back(goal, pos)
             u = uniform4(key[0], key[1], stream(P_SPEED, j), wp.uint32(0), seed)
-            vel = swing_velocity(u, goal, float(age) * dt)
+            vel = crowd.speed * swing_velocity(u, goal, float(age) * dt)
         else:
             if age == 0 or wp.length(goal - pos) < GOAL_REACHED_M:
                 goal = draw_goal(crowd, key, j, age, origin, seed)
             if age % SPEED_STEPS == 0:
                 u = uniform4(key[0], key[1], stream(P_SPEED, j), wp.uint32(age), seed)
-                vel = wp.normalize(goal - pos) * (MIN_SPEED + SPEED_SPAN * u[0])
+                vel = wp.normalize(goal - pos) * (crowd.speed * (MIN_SPEED + SPEED_SPAN * u[0]))
         pos = pos + vel * dt
         crowd.trail[k, slot, j] = pos
     crowd.goal[slot, j] = goal

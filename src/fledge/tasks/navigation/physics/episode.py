@@ -222,7 +222,7 @@ def begin_episode(i: int, p: Params, maps: Maps, drones: Drones):
     dy = goal[1] - start[1]
     half_yaw = 0.5 * wp.atan2(dy, dx)
     d = uniform4(drone, when, P_DOMAIN, wp.uint32(0), p.seed)
-    mass = 1.0 + p.mass * (2.0 * d[0] - 1.0)
+    mass = p.mass_factor * (1.0 + p.mass * (2.0 * d[0] - 1.0))
     thrust = 1.0 + p.thrust * (2.0 * d[1] - 1.0)
     hover = HOVER_THROTTLE * wp.sqrt(mass / thrust)
     drones.frame[i] = wp.vec3(mass, thrust, 1.0 + p.damping * (2.0 * d[2] - 1.0))

@@ -75,7 +75,7 @@ class MapBank:
         kinds = crowd_kinds(m, swings=self.arena, standing=self.pedestrians)
         kinds = self.scene.movers.kinds[:m] if self.scene else kinds
         self.kinds = tensors.pop("kinds").copy_(torch.as_tensor(kinds))
-        crowd.swings, crowd.floating = int(self.arena), int(cfg.floating_boxes)
+        crowd.swings, crowd.floating, crowd.speed = int(self.arena), int(cfg.floating_boxes), cfg.mover_speed
         self.tensors = {"keys": self._zeros(torch.int32, k, 2), "clock": self._zeros(torch.int32, 1), **tensors}
         self.boxes = self._zeros(torch.int32, k, b, 4)  # inner cells: x0, y0, x1, y1
         self.heights = self._zeros(torch.float32, k, b)  # m

@@ -109,7 +109,7 @@ def add_walls(
     maps: Maps, voxels: int, slot: int, pos: wp.vec3, radius: float, planes: wp.array2d(dtype=wp.vec4), row: int
 ) -> int:
     """Write half-spaces of velocities that keep away from walls to the first columns of `planes`; return their number."""
-    reach = radius + MARGIN_M + MAX_SPEED * WALL_S
+    reach = radius + MARGIN_M + maps.crowd.speed * MAX_SPEED * WALL_S
     if free_around(maps, voxels, slot, pos) > reach:
         return 0
     frame = cells_of(maps, voxels, slot)
@@ -272,13 +272,13 @@ def plan_pedestrians(
     u = uniform4(key[0], key[1], stream(P_SPEED, j), wp.uint32(epoch), seed)
     wanted = wp.vec3()
     if wp.length(goal - pos) >= GOAL_REACHED_M:
-        wanted = wp.normalize(goal - pos) * (MIN_SPEED + SPEED_SPAN * u[0])
+        wanted = wp.normalize(goal - pos) * (maps.crowd.speed * (MIN_SPEED + SPEED_SPAN * u[0]))
     radius = 0.5 * width_of(maps.crowd.kinds[j])
     row = slot * maps.crowd.origin.shape[1] + j
     ahead = float(2 * plan_steps) * dt  # the velocity is kept for less than this
     walls = add_walls(maps, voxels, slot, pos, radius, planes, row)
     count = add_neighbours(maps, slot, j, k, ahead, planes, row, walls)
-    vel = safest(planes, row, count, wanted, MAX_SPEED)
+    vel = safest(planes, row, count, wanted, maps.crowd.speed * MAX_SPEED)
     if walls > 0:
         gap = wall_gap(maps, voxels, slot, pos, radius)
         for n in range(4):

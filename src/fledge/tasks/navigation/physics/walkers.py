@@ -119,7 +119,7 @@ def step_walkers(
             u = uniform4(key[0], key[1], stream(P_SPEED, j), wp.uint32(age), seed)
             vel = wp.vec3()
             if wp.length(goal - pos) >= GOAL_REACHED_M:
-                vel = wp.normalize(goal - pos) * (MIN_SPEED + SPEED_SPAN * u[0])
+                vel = wp.normalize(goal - pos) * (crowd.speed * (MIN_SPEED + SPEED_SPAN * u[0]))
         pos = pos + vel * dt
         crowd.trail[k, slot, j] = pos
     crowd.goal[slot, j] = goal
