@@ -315,9 +315,9 @@ def policy_called(name: str, task: str | None) -> LoadedPolicy:
     return load_policy(name, find_task(task) if task else None)
 
 
-def check_training(arguments: tuple[str, ...], preset: str | None, resume: Path | None = None, **_: Any) -> None:
+def check_training(arguments: tuple[str, ...], preset: str | None, resume: Path | str | None = None, **_: Any) -> None:
     tasks, overrides = [w for w in arguments if "=" not in w], [w for w in arguments if "=" in w]
-    if resume is not None:
+    if isinstance(resume, Path):
         _, cfg = read_run_config(resume, overrides, find_task(tasks[0]) if tasks else None)
     else:
         cfg = make_config(tasks[0] if tasks else "navigation", preset, overrides)
