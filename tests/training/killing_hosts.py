@@ -38,6 +38,10 @@ SETTINGS: dict[str, Any] = {
     "total_frames": 24 * 16 * ITERATIONS, "save_interval": 1, "rollout_save_interval": 4, "threads": 1,
 }  # fmt: skip
 SLOW = (20.0, 1.0)  # ms, percent
+FAST: dict[str, Any] = {
+    "env.num_envs": 512, "ppo.minibatch": 2048, "total_frames": 512 * 16 * 12, "save_interval": 1000,
+    "rollout_save_interval": 0,
+}  # fmt: skip
 LOST_S = 75.0  # by then every rank must have noticed that another is lost
 
 
@@ -252,9 +256,7 @@ def main() -> int:
                 folder, given.ranks, given.kills, given.seed, given.vanish, lambda text: print(text, flush=True)
             )
         elif given.what == "speed":
-            result = speed(
-                folder, given.turns, {"env.num_envs": 512, "ppo.minibatch": 2048, "total_frames": 512 * 16 * 12}
-            )
+            result = speed(folder, given.turns, FAST)
         else:
             result = equal(folder, given.ranks, given.what == "slow")
     print(json.dumps(result))

@@ -25,6 +25,7 @@ from fledge.training.config import TrainConfig
 from fledge.training.learner_checks import OTHER_ROUNDING, ROUNDING, check_weights
 from fledge.training.nan_dump import dump_update
 from fledge.training.outputs import RunOutputs
+from fledge.training.rank_parts import FINISH_S
 from fledge.training.ranks import Ranks
 from fledge.training.run import EXACT, TrainingState
 from fledge.training.run_lock import RunLock
@@ -97,6 +98,8 @@ def train(
                     break
             if on_interrupt and stopped():
                 on_interrupt()
+            if not outputs:
+                run.parts.close(FINISH_S)
             metrics = outputs.finish(metrics) if outputs else metrics
             if failed is not None:
                 raise failed

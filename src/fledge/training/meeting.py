@@ -16,7 +16,9 @@ Afterwards torch's threads, the process group and the environment are as before.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
+import math
 import os
 import socket
 import sys
@@ -87,10 +89,16 @@ class Meeting:
             here = read_variable("LOCAL_WORLD_SIZE", 1)
         self.ranks = Ranks(rank, size, hosts[:rank].count(hosts[rank]) if local is None else local, here)
 
-    def _wait(self, key: str, alive: Callable[[], None] | None = None) -> str:
+    def _wait(self, key: str, alive: Callable[[], None] | None = None, limit_s: float = math.inf) -> str:
         """Return the value of a key once another rank has written it; call `alive` meanwhile."""
         assert self.store is not None
+        end = time.monotonic() + limit_s
         while not self.store.check([key]):
+            if time.monotonic() > end:
+                raise FledgeError(
+                    f"Rank {self.ranks.rank} waited {limit_s / 60:.0f} minutes for other ranks to start: look for their "
+                    "errors, and start all of them again."
+                )
             if alive is not None:
                 alive()
             time.sleep(POLL_S)
@@ -152,13 +160,14 @@ class Meeting:
             return own
         if self.ranks.is_first:
             for rank in range(1, self.ranks.size):
-                text = self._wait(f"ready/{rank}", lambda rank=rank: self.children.check(rank))  # type: ignore[misc]
+                alive = functools.partial(self.children.check, rank)
+                text = self._wait(f"ready/{rank}", alive, TIMEOUT.total_seconds())
                 if text:
                     raise FledgeError(f"Rank {rank} did not start: {text}")
             self.store.set("go", "")
             return own
         self.store.set(f"ready/{self.ranks.rank}", str(error or ""))
-        if error is not None or self._wait("go"):
+        if error is not None or self._wait("go", limit_s=2 * TIMEOUT.total_seconds()):
             raise SystemExit(1)
         return own
 

@@ -27,7 +27,8 @@ from fledge.storage.saving.staging_buffer import StagingBuffer, padded
 from fledge.training.connections import end_silent_connections
 from fledge.training.ranks import Ranks
 
-CLOSE_S = 60.0  # how long `close` waits for parts that are being sent
+CLOSE_S = 60.0  # how long `close` waits for parts that are being sent, after a failure
+FINISH_S = 3600.0  # and at the end of a training: rank 0's disk may be slow, and if rank 0 ends, sending ends too
 
 
 class RankParts:
@@ -100,11 +101,11 @@ class RankParts:
             start += padded(size)
         return node, leaves
 
-    def close(self) -> None:
-        """Wait until all parts are sent, but at most CLOSE_S seconds."""
+    def close(self, seconds: float = CLOSE_S) -> None:
+        """Wait until all parts are sent, but at most some seconds."""
         if self._thread is not None:
             self._to_send.put(None)
-            self._thread.join(CLOSE_S)
+            self._thread.join(seconds)
 
 
 def content_size(leaves: Sequence[Leaf]) -> int:
