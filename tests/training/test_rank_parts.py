@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -88,3 +89,18 @@ def test_a_single_rank_has_nothing_to_receive() -> None:
     parts = RankParts(Ranks())
     assert parts.receiver(1) is None
     parts.close()
+
+
+def test_a_rank_leaves_only_when_a_slow_first_rank_has_its_part(
+    pair: tuple[RankParts, RankParts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, second = pair
+    ready, send = threading.Event(), rank_parts.dist.send
+    monkeypatch.setattr(rank_parts.dist, "send", lambda *message, **group: (ready.wait(30), send(*message, **group)))
+    second.send(part_of(1.0), 8)
+    second.close(0.01)
+    assert second._thread is not None
+    assert second._thread.is_alive(), "after a failure a rank does not wait for long"
+    threading.Timer(0.2, ready.set).start()
+    second.close(rank_parts.FINISH_S)
+    assert not second._thread.is_alive()
