@@ -93,6 +93,7 @@ from fledge.tasks.navigation.worlds.world import save_world as save_world
 from fledge.tasks.policy_loader import load_policy as load_policy
 from fledge.tasks.registry import find_task as find_task
 from fledge.training.api import train as train
+from fledge.training.learn_on.api import learn_on as learn_on
 from fledge.training.saved_run import Run as Run
 from fledge.tuning.api import tune as tune
 

@@ -5,7 +5,6 @@
     action = head.to_env(raw)            passed to the env: scaled and shaped as its action_spec says
     head.log_prob(params, raw)           [B]          head.entropy(params)   [B]          head.mean(params)   raw
     head.evaluate(params, raw)           both of these, for learning
-    head.divergence(params, other)       [B]          Kullback-Leibler divergence from other parameters
 
 | action_spec                         | head            | raw                                  |
 |-------------------------------------|-----------------|--------------------------------------|
@@ -71,10 +70,6 @@ class Head(nn.Module):
     def evaluate(self, params: Params, raw: Tensor) -> tuple[Tensor, Tensor]:
         """Return `log_prob` and `entropy`; their gradients may take fewer operations than those of the two methods."""
         return self.log_prob(params, raw), self.entropy(params)
-
-    def divergence(self, params: Params, other: Params) -> Tensor:
-        """Return KL(params || other), the Kullback-Leibler divergence, [B]."""
-        raise NotImplementedError
 
     def limit_spread(self, log_std_max: float) -> None:
         """Set the upper limit of the log standard deviation; heads without a standard deviation ignore it."""
@@ -146,11 +141,6 @@ class GaussianHead(Head):
     def evaluate(self, params: Params, raw: Tensor) -> tuple[Tensor, Tensor]:
         return _NormalTerms.apply(*params, raw)
 
-    def divergence(self, params: Params, other: Params) -> Tensor:
-        (mean, std), (other_mean, other_std) = params, other
-        ratio = (std / other_std).square()
-        return 0.5 * (ratio - 1.0 - ratio.log() + ((mean - other_mean) / other_std).square()).sum(-1)
-
     def limit_spread(self, log_std_max: float) -> None:
         self.log_std_max.fill_(log_std_max)
 
@@ -212,9 +202,6 @@ class BetaHead(Head):
 
     def evaluate(self, params: Params, raw: Tensor) -> tuple[Tensor, Tensor]:
         return _BetaTerms.apply(*params, raw)
-
-    def divergence(self, params: Params, other: Params) -> Tensor:
-        return torch.distributions.kl_divergence(self._beta(params), self._beta(other)).sum(-1)
 
     @staticmethod
     def _beta(params: Params, validate: bool = False) -> torch.distributions.Beta:
@@ -280,9 +267,6 @@ class CategoricalHead(Head):
     def entropy(self, params: Params) -> Tensor:
         return -(params[0].exp() * params[0]).sum((-1, -2))
 
-    def divergence(self, params: Params, other: Params) -> Tensor:
-        return (params[0].exp() * (params[0] - other[0])).sum((-1, -2))
-
 
 class MixedHead(Head):
     """Head for a dict of actions: one head per entry; entries are independent given the state."""
@@ -323,10 +307,6 @@ class MixedHead(Head):
 
     def entropy(self, params: Params) -> Tensor:
         return sum((head.entropy(part) for head, part in self._each(params)), torch.zeros(()).to(params[0]))
-
-    def divergence(self, params: Params, other: Params) -> Tensor:
-        both = zip(self._each(params), self._each(other), strict=True)
-        return sum((head.divergence(p, q) for (head, p), (_, q) in both), torch.zeros(()).to(params[0]))
 
     def limit_spread(self, log_std_max: float) -> None:
         for head in self.parts:

@@ -20,7 +20,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from fledge.agents.actor_critic import ActorCritic
-from fledge.agents.distributions import Params
+from fledge.agents.distributions import BetaHead, CategoricalHead, Head, MixedHead, Params
 from fledge.learn.base import finite_report
 from fledge.learn.ppo import PPO, PPOConfig
 
@@ -74,9 +74,9 @@ class BondedPPO(PPO):
                 before = self.before.unroll(batch["input"], batch["hidden"], batch["begins"])[0]
             else:
                 before = self.before(batch["input"])[0]
-        divergence = self.policy.head.divergence(self._params, before).mean()
-        self._divergences.append(divergence.detach())
-        return loss + self.bond * divergence, parts
+        apart = divergence(self.policy.head, self._params, before).mean()
+        self._divergences.append(apart.detach())
+        return loss + self.bond * apart, parts
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "bond": self.bond}
@@ -84,3 +84,16 @@ class BondedPPO(PPO):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self.bond = float(state["bond"])
+
+
+def divergence(head: Head, params: Params, other: Params) -> Tensor:
+    """Return the Kullback-Leibler divergence KL(params || other) of a head's distributions, [B]."""
+    if isinstance(head, MixedHead):
+        parts = zip(head.parts, head.places, strict=True)
+        return torch.stack([divergence(part, params[place], other[place]) for part, place in parts]).sum(0)
+    if isinstance(head, CategoricalHead):
+        return (params[0].exp() * (params[0] - other[0])).sum((-1, -2))
+    kind: Any = torch.distributions.Beta if isinstance(head, BetaHead) else torch.distributions.Normal
+    mine, others = (kind(*each, validate_args=False) for each in (params, other))  # checks would wait for a GPU
+    apart: Tensor = torch.distributions.kl_divergence(mine, others).sum(-1)
+    return apart

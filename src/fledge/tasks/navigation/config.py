@@ -101,7 +101,7 @@ class NavigationConfig(SensorConfig):
     """How moving obstacles move. roam: NavRL's boxes and cylinders, through columns and each other; in a world, through its
     free space. pedestrians: standing cylinders, which avoid walls and each other by ORCA, but not the drone."""
     mover_speed: float = setting(1.0, above=0, at_most=10)
-    """Speed of moving obstacles as a multiple of the usual one, which is 0.5 to 1.5 m/s."""
+    """Speed of moving obstacles as a multiple of 0.5 to 1.5 m/s."""
     movers_cycle: list[float] = setting([1.0], at_least=0, at_most=1, items=(1, None))
     """Share of moving_obstacles on maps 0, 1, 2, ... in turn: [0, 1, 1, 1] leaves every fourth map without movers."""
     world: str = setting("", resume="restart")
@@ -112,8 +112,7 @@ class NavigationConfig(SensorConfig):
     eval_world: str = setting("", resume="same")
     """Worlds for evaluation, as in world. Empty: those of training, with other routes and other generated worlds."""
     layout: Layout = setting(Layout.forest, resume="restart")
-    """Layout of maps. forest: columns as in NavRL. arena: as in P2M, 13 x 35 m between walls, with cylinders and
-    swinging movers."""
+    """Layout of maps. forest: columns as in NavRL. arena: as in P2M, 13 x 35 m, with cylinders and swinging movers."""
     floating_boxes: bool = True
     """Moving boxes float at any height, as in NavRL's paper; false puts their centre at height 0."""
     num_maps: int = setting(64, at_least=1, at_most=2**24, resume="restart")
@@ -147,8 +146,7 @@ class NavigationConfig(SensorConfig):
     starts: Starts = Starts.edges
     """Starts and goals. edges: on the four edges. rows: from y = 24 m to y = -24 m. mixed: as edges, but a share of
     inside_share starts inside the forest. crossing: on opposite sides. lane: along the arena. For several drones, besides
-    crossing: circle, to the opposite point; streams, two that cross at right angles; corridor, two that meet head-on in the
-    arena."""
+    crossing: circle, to the opposite point; streams, two at right angles; corridor, two that meet head-on in the arena."""
     walls: bool = False
     """With starts=crossing: walls along the other two sides of the forest; leaving the map ends the episode."""
     inside_share: float = setting(0.5, at_least=0, at_most=1)

@@ -19,9 +19,9 @@ class LearnOnConfig:
     """Parallel envs, of old and new experience together; for a stream, those of old experience follow from old_share."""
     steps: int = setting(64, at_least=2)
     """Decisions of each env between two updates; streams and archives have their own number."""
-    kl_target: float = setting(0.5, above=0, at_most=100)
+    kl_target: float = setting(1.0, above=0, at_most=100)
     """Divergence from the last accepted policy that an update aims at, nats per decision; each refusal halves it."""
-    lr: float = setting(5e-4, above=0, below=1)
+    lr: float = setting(3e-4, above=0, below=1)
     """Adam's learning rate."""
     epochs: int = setting(3, at_least=1)
     """Learning passes over each rollout."""

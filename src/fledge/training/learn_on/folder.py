@@ -130,7 +130,7 @@ def earlier(rows: list[Row]) -> int | None:
 def table(rows: list[Row]) -> TextTable:
     """Return the rows as a table."""
     columns = ("", "decision", "old worlds", "new worlds")
-    note = "In brackets: change and its one-sided 95 % bound, on old worlds since the start, on new ones since the last accepted."
+    note = "In brackets: change > one-sided 95 % bound, on old worlds since the start, on new ones since the last accepted."
     refused = [index for index, row in enumerate(rows) if not row["accepted"]]
     cells = [[str(row["candidate"]), decision(row), figure(row, "old"), figure(row, "new")] for row in rows]
     return TextTable(columns, cells, note=note, dim=refused)

@@ -72,7 +72,7 @@ class LearnOn:
                 f"Task {self.task.name} is a match of two policies: train against a league instead (league.*)."
             )
         self.policy: ActorCritic = policy.to(self.device).train()
-        self.source: Source = open_source(source, self.policy, loaded.env.decision_s)
+        self.source: Source = open_source(source, self.policy, self.task, loaded.env.decision_s)
         self.old_world = eval_env(loaded).cfg
         words = self.source.overrides
         self.new_world = None if words is None else eval_env(loaded, overrides=words).cfg
@@ -87,6 +87,7 @@ class LearnOn:
         with contextlib.closing(self.source):
             made = [] if self.folder.exists else [self._begin(command)]
             self._load_accepted()
+            self.source.stopped = stopped
             while self.folder.rows[-1]["candidate"] < self.settings.candidates and not stopped():
                 row = self._candidate(self.folder.rows[-1]["candidate"] + 1, stopped)
                 if row is None:
@@ -130,6 +131,7 @@ class LearnOn:
         if newest["candidate"] and self.new_world is not None:
             self.new_accepted = fly(self.policy, self.task, self.new_world, self.settings.episodes, self.device)
         self._kept = self._state(newest)
+        self.source.publish(newest["candidate"], self._kept["model"])
         last = self.folder.rows[-1]
         if self.folder.state.get("source") == self.source_text:
             self.source.skip(last["position"])
@@ -169,7 +171,10 @@ class LearnOn:
             else:
                 if not held_out or not frames:
                     self._undo()
-                    self.say(f"The source has ended after {self.source.position} rollouts: nothing more to learn from.")
+                    if not stopped():
+                        self.say(
+                            f"The source has ended after {self.source.position} rollouts: nothing more to learn from."
+                        )
                     return None
         row: Row = {"candidate": number, "accepted": False, "position": self.source.position, "frames": frames}
         row |= self._judge(held_out) | {"divergence": round(metrics["divergence"], 4), "bond": metrics["bond"]}
@@ -178,6 +183,7 @@ class LearnOn:
         if row["accepted"]:
             self._kept, self.accepted = self._state(row), copy.deepcopy(self.policy)
             self.new_accepted = self._new_candidate
+            self.source.publish(number, self._kept["model"])
         else:
             self._undo()
         self.folder.save(row, self._kept if row["accepted"] else None)

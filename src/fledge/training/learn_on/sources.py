@@ -6,10 +6,12 @@ observations or inputs, shapes, finite numbers, range of actions.
 
 from __future__ import annotations
 
+import os
 import re
-import socket
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +21,19 @@ from tensordict import TensorDict, TensorDictBase
 from fledge.agents.actor_critic import ActorCritic
 from fledge.agents.distributions import BetaHead, CategoricalHead, MixedHead
 from fledge.collect.sync import SyncDataCollector
-from fledge.core.errors import ConfigError, FledgeError, FormatError
+from fledge.core.errors import ConfigError, FormatError
 from fledge.core.paths import path_hint
 from fledge.envs.base import TensorEnv
-from fledge.storage import RolloutStorage, receive
+from fledge.storage import RolloutStorage
+from fledge.storage.exchange import check_token
+from fledge.storage.stream import pack_state, unpack_rollout
+from fledge.tasks.base import Task
 from fledge.tasks.policy_loader import load_policy
 
 ENTRIES = ("raw_action", "log_prob", "value", "next_value", "reward", "terminated", "truncated")
 LOGS = (".flog", ".ulg", ".bag", ".db3", ".mcap")
+MOST_WAITING = 4  # rollouts that were received but not yet learned from; senders wait
+POLL_S = 0.05
 HELD_OUT_EVERY = 5  # of a source that cannot be flown, every fifth rollout only judges candidates
 
 
@@ -36,6 +43,8 @@ class Source(ABC):
     overrides: Sequence[str] | None = None
     """Settings of the worlds that it stands for, as env.key=value; None if they cannot be flown."""
     position = 0
+    stopped: Callable[[], bool] = staticmethod(lambda: False)
+    """Whether to stop waiting for rollouts."""
 
     @abstractmethod
     def take(self) -> TensorDictBase | None:
@@ -44,6 +53,9 @@ class Source(ABC):
     def skip(self, count: int) -> None:
         """Go on after the first `count` rollouts."""
         self.position = count
+
+    def publish(self, number: int, state: Mapping[str, Any]) -> None:
+        """Offer the weights of the accepted policy to the senders of rollouts; other sources do nothing."""
 
     def close(self) -> None:
         """Release files and connections."""
@@ -79,14 +91,14 @@ class Flights:
 class ArchiveSource(Source):
     """A folder of rollouts that `RolloutStorage` wrote, such as RUN/rollouts, in order."""
 
-    def __init__(self, folder: Path, policy: ActorCritic, decision_s: float | None) -> None:
+    def __init__(self, folder: Path, policy: ActorCritic, task: Task, decision_s: float | None) -> None:
         self.storage, self.policy, self.folder = RolloutStorage(folder), policy, folder
         if not (found := self.storage.list()):
             raise ConfigError(
                 f"{folder} holds no rollouts: pass a folder that RolloutStorage wrote, such as RUN/rollouts."
             )
         self.iterations = found
-        check_rate(folder.parent, decision_s)
+        check_rate(folder.parent, task, decision_s)
 
     def take(self) -> TensorDictBase | None:
         if self.position >= len(self.iterations):
@@ -101,46 +113,43 @@ class ArchiveSource(Source):
 
 
 class ListenSource(Source):
-    """Rollouts that programs send with `fledge.send`, one connection after the other; it cannot be repeated."""
+    """Rollouts that programs send to an `ExchangeServer`, which hands out the newest accepted policy; it cannot be repeated.
 
-    def __init__(self, host: str, port: int, policy: ActorCritic) -> None:
-        self.policy = policy
-        self.connection: socket.socket | None = None
-        try:
-            self.server = socket.create_server((host, port))
-        except OSError as error:
-            raise ConfigError(
-                f"{host}:{port} cannot be listened on ({error.strerror}): choose another port."
-            ) from error
+    A client that sends a rollout that does not fit is told why and dropped; nothing else changes.
+    """
+
+    def __init__(self, address: str, policy: ActorCritic, token: bytes) -> None:
+        from fledge.storage.exchange_server import ExchangeServer  # imported here: only this source needs asyncio
+
+        self.policy, self._waiting = policy, deque[TensorDictBase]()
+        job = {"observes": list(policy.observes), "inputs": policy.inputs}
+        self.server = ExchangeServer(
+            address, token, lambda note: job, self._accept, lambda: len(self._waiting) < MOST_WAITING
+        )
+
+    def _accept(self, job: dict[str, Any], note: dict[str, Any], body: bytes) -> None:
+        data = unpack_rollout(body, self.policy.device, self.server.max_body)
+        self._waiting.append(checked(data, self.policy, "the rollout"))
+
+    def publish(self, number: int, state: Mapping[str, Any]) -> None:
+        self.server.publish({"version": number}, pack_state(dict(state)))
 
     def skip(self, count: int) -> None:
         """Do nothing: what was received before cannot be received again."""
 
     def take(self) -> TensorDictBase | None:
-        while True:
-            if self.connection is None:
-                self.connection = self.server.accept()[0]
-            try:
-                data = receive(self.connection, self.policy.device)
-                if data is not None:
-                    self.position += 1
-                    return checked(data, self.policy, "a received rollout")
-            except (FledgeError, OSError):
-                self._drop()
-                raise
-            self._drop()
-
-    def _drop(self) -> None:
-        if self.connection is not None:
-            self.connection.close()
-        self.connection = None
+        while not self._waiting:
+            if self.stopped():
+                return None
+            time.sleep(POLL_S)
+        self.position += 1
+        return self._waiting.popleft()
 
     def close(self) -> None:
-        self._drop()
         self.server.close()
 
 
-def open_source(text: str, policy: ActorCritic, decision_s: float | None) -> Source:
+def open_source(text: str, policy: ActorCritic, task: Task, decision_s: float | None) -> Source:
     """Return the source that `--from` names."""
     kind, _, rest = text.partition(":")
     path = Path(text)
@@ -153,12 +162,12 @@ def open_source(text: str, policy: ActorCritic, decision_s: float | None) -> Sou
         host, _, port = rest.rpartition(":")
         if not host or not port.isdigit() or int(port) > 65535:
             raise ConfigError(f"{text!r} is no address: write listen:HOST:PORT, for example listen:127.0.0.1:7000.")
-        return ListenSource(host, int(port), policy)
+        return ListenSource(rest, policy, read_secret())
     if path.suffix in LOGS:
         raise ConfigError(
             f"{text} is a flight log: it holds positions, sensor readings and commands, but no rewards, no ends of episodes "
-            "and no probabilities of actions, which learning needs. Measure the drone with `fledge-runtime identify`, and learn "
-            "from a simulated one: --from env:KEY=VALUE."
+            "and no probabilities of actions, which learning needs. Measure the drone with `fledge-runtime identify`, "
+            "and learn from a simulated one: --from env:KEY=VALUE."
         )
     if path.suffix == ".frec":
         raise ConfigError(
@@ -171,14 +180,21 @@ def open_source(text: str, policy: ActorCritic, decision_s: float | None) -> Sou
         raise ConfigError(
             f"{text!r} is no source.{path_hint(path)} Pass env:KEY=VALUE, listen:HOST:PORT, or a folder of rollouts."
         )
-    return ArchiveSource(path, policy, decision_s)
+    return ArchiveSource(path, policy, task, decision_s)
 
 
-def check_rate(run: Path, decision_s: float | None) -> None:
+def read_secret() -> bytes:
+    """Return the token that senders must know, from the environment variable FLEDGE_TOKEN."""
+    if "FLEDGE_TOKEN" not in os.environ:
+        raise ConfigError("--from listen:HOST:PORT needs a secret that senders know: set the variable FLEDGE_TOKEN.")
+    return check_token(os.environ["FLEDGE_TOKEN"], "FLEDGE_TOKEN")
+
+
+def check_rate(run: Path, task: Task, decision_s: float | None) -> None:
     """Raise ConfigError if the run that wrote an archive decides at another rate than the policy that shall learn."""
     if decision_s is None or not (run / "config.yaml").is_file():
         return
-    world = load_policy(run).env
+    world = load_policy(run, task).env
     if world is not None and world.decision_s and abs(world.decision_s - decision_s) > 1e-6:
         raise ConfigError(
             f"{run} decides every {world.decision_s:g} s, but the policy every {decision_s:g} s: pass rollouts of its rate."
