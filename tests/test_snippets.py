@@ -59,6 +59,7 @@ PLACEHOLDERS = {
     "MODE": "pipelined",
     "S": "1",
     "demo/run-...": "runs/mine",
+    "runs/mine/learn_on": "runs/mine",
 }
 
 # by the first words of a line: arguments to add when it is run, or the reason for not running it
@@ -88,6 +89,7 @@ NOT_RUN = {
     "fledge eval --navrl-checkpoint": "needs NavRL's released checkpoint",
     "fledge world": "needs a file of the reader's; tests/cli/test_world.py makes some",
     "fledge train": "trains for minutes to hours; small runs are in tests/training",
+    "fledge learn-on": "trains for minutes; small runs are in tests/training/test_learn_on.py",
     "fledge tune": "trains for minutes to hours; small sweeps are in tests/tuning",
     "fledge watch": "serves until Ctrl-C; tests/app does so",
     "fledge replay": "serves until Ctrl-C; tests/app does so",
