@@ -282,9 +282,13 @@ def soak(minutes: float, folder: str, seed: int, as_json: bool) -> None:
 @click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Trainings of each kind.")
 @click.option("--frames", type=click.IntRange(1), default=1_000_000, show_default=True, help="Decisions of a training.")
 @click.option("--num-envs", type=click.IntRange(2), default=256, show_default=True, help="Envs.")
-@click.option("--turns", type=click.IntRange(0), default=3, show_default=True, help="Turns of the measurement of speed.")
+@click.option(
+    "--turns", type=click.IntRange(0), default=3, show_default=True, help="Turns of the measurement of speed."
+)
 @click.option("--speed-frames", type=click.IntRange(1), default=250_000, show_default=True, help="Decisions of a turn.")
-@click.option("--folder", default="actors", show_default=True, help="New folder for runs, logs, actors.json, actors.png.")
+@click.option(
+    "--folder", default="actors", show_default=True, help="New folder for runs, logs, actors.json, actors.png."
+)
 @as_json
 def actors(as_json: bool, **options: Any) -> None:
     """Learn from two actors, one of which is killed, beside collecting locally: curves, bytes, lag, speed."""

@@ -82,6 +82,7 @@ RUN_SLOW = {
     "fledge export": [],
 }
 NOT_RUN = {
+    "fledge actor": "needs a learner on another machine; tests/training/test_actors.py has one",
     "fledge deploy": "records flights for a minute; tests/deployment does so",
     "fledge convert flight.flog": "needs the log of a flight; tests/deployment/test_flight_logs.py makes some",
     "fledge convert duel.frec": "the moving picture of a duel is in tests/app/exporters",

@@ -29,7 +29,7 @@ def test_help_config_shows_the_limits_of_a_setting(command: str) -> None:
     shown = settings(command)
     assert shown["ppo.clip=0.2"].endswith("(a number, greater than 0)")
     assert shown["ppo.gamma=0.99"].endswith("(a number, 0 to 1)")
-    assert shown["env.num_envs=1024"].endswith("(a whole number, 1 to 16777216)")
+    assert shown["env.num_envs=1024"].endswith("(a whole number or auto, 1 to 16777216)")
     assert shown["env.inside_share=0.3  # preset fast; default 0.5"].endswith("(a number, 0 to 1)")
     assert shown["replay.layout=chunk"].endswith("(text, frame or chunk or episode)")
     assert shown["collect.mode=sync"].endswith("(one of sync or pipelined or halves)")

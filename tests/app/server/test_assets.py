@@ -50,6 +50,7 @@ def test_pages_are_found_in_the_order_of_the_title_bar() -> None:
 
     assert [(page.LABEL, page.PATH) for page in find_pages()] == [
         ("Training", "/"),
+        ("Sweeps", "/sweeps"),
         ("Watch", "/watch"),
         ("Play", "/play"),
     ]

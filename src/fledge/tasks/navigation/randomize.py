@@ -14,8 +14,6 @@ AIRFRAME = ("mass", "thrust", "damping", "drag", "velocity_gain", "attitude_gain
 class RandomizeConfig:
     """Domain randomisation: airframe, controller, wind, latency and sensor noise."""
 
-    mass_factor: float = setting(1.0, at_least=0.2, at_most=3)
-    """Mass as a multiple of the nominal mass, which the controller assumes; `mass` varies around it."""
     mass: float = setting(0.0, at_least=0, at_most=0.9)
     """Mass varies by up to ± this share, drawn per episode."""
     thrust: float = setting(0.0, at_least=0, at_most=0.9)
@@ -47,6 +45,8 @@ class RandomizeConfig:
     """Probability that a LiDAR beam returns no hit."""
     state_noise: float = setting(0.0, at_least=0, at_most=1000)
     """Standard deviation of noise on observed distances (m) and velocities (m/s)."""
+    mass_factor: float = setting(1.0, at_least=0.2, at_most=3)
+    """Mass as a multiple of the nominal mass, which the controller assumes; `mass` varies around it."""
 
     def validate(self) -> None:
         """Raise ConfigError for settings that contradict each other."""

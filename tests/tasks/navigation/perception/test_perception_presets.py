@@ -40,7 +40,7 @@ def of(cfg: NavigationConfig) -> dict[str, Any]:
 
 def test_every_preset_names_every_fault_so_that_one_replaces_another() -> None:
     assert TASK.presets.names("perception") == sorted(NAMES)
-    airframe = {"mass", "thrust", "damping", "drag", "velocity_gain", "attitude_gain", "rotor_lag"}
+    airframe = {"mass", "mass_factor", "thrust", "damping", "drag", "velocity_gain", "attitude_gain", "rotor_lag"}
     keys = {f"perception.{key}" for key in flat_settings(PerceptionConfig())}
     keys |= {f"randomize.{key}" for key in flat_settings(RandomizeConfig()) if key not in airframe}
     for name in NAMES:
@@ -111,7 +111,7 @@ def test_the_benchmark_has_every_fault_and_others_have_none() -> None:
         faults = TASK.metrics.env_facts(cfg).get("faults", {})
         assert bool(faults) == (column != "perfect"), column
         changed |= set(faults)
-    unused = {"damping", "state_noise", "gust_s"}  # the last two are no faults of their own
+    unused = {"damping", "state_noise", "gust_s", "mass_factor"}  # no faults of their own, or a payload
     known = {f"randomize.{key}" for key in flat_settings(RandomizeConfig()) if key not in unused}
     known |= {f"perception.{key}" for key in flat_settings(PerceptionConfig()) if key != "ghost_s"}
     assert changed >= known

@@ -29,6 +29,7 @@ class World:
         self.keys = np.stack([np.arange(k) + 100, np.full(k, 5)], 1).astype(np.uint32)
         self.clock = 0
         crowd = Crowd()
+        crowd.speed = 1.0
         crowd.floating, crowd.kinds = int(floating), wp.array(crowd_kinds(size, False), device="cpu")
         crowd.placed = wp.array(np.array(counts, dtype=np.int32), device="cpu")
         crowd.count = wp.clone(crowd.placed)
