@@ -100,3 +100,18 @@ def test_places_and_values_are_inverse_and_stay_inside() -> None:
             assert each.value(each.place(value)) == pytest.approx(value) if not each.choices else value
             assert each.choices or each.low <= value <= each.high
     assert checked("ppo.gamma=0.9..0.99:0.03")[0].grid == pytest.approx([0.9, 0.93, 0.96, 0.99])
+
+
+@pytest.mark.parametrize(
+    "word", ["ppo.lr=1e-4...1e-2", "ppo.lr=a..b", "ppo.lr=1..", "ppo.lr=0.1..0,2", "ppo.lr=nan..1"]
+)
+def test_what_looks_like_a_range_is_never_read_as_another_one(word: str) -> None:
+    with pytest.raises(ConfigError, match="two numbers with two dots between them"):
+        checked(word)
+
+
+def test_a_range_tells_what_it_searches() -> None:
+    (lr, steps, algo), _ = read_ranges(["ppo.lr=1e-4..1e-2", "env.num_envs=64..512:64", "algo=ppo|sac"])
+    assert str(lr) == "ppo.lr = 0.0001 to 0.01, logarithmic"
+    assert str(steps) == "env.num_envs = 64 to 512 in steps of 64"
+    assert str(algo) == "algo = ppo | sac"

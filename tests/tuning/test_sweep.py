@@ -140,3 +140,10 @@ def test_a_moved_parameter_stays_in_its_range_and_near(tmp_path: Path) -> None:
     for _ in range(100):
         assert abs(lr.place(moved(lr, 1e-3, rng)) - 0.5) <= 0.1 + 1e-9
         assert moved(epochs, 1, rng) in (1, 2)
+
+
+def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("mine")
+    with pytest.raises(ConfigError, match=r"holds other files, such as x\.txt"):
+        open_sweep(tmp_path, NAVIGATION, RANGES, {})
+    assert [path.name for path in tmp_path.iterdir()] == ["x.txt"]

@@ -67,4 +67,4 @@ def tune(arguments: tuple[str, ...], folder: Path | None, as_json: bool, **optio
     if as_json:
         click.echo(json.dumps(result.summary))
     if result.interrupted:
-        raise InterruptedRunError(f"Stopped. `fledge tune --folder {result.folder}` goes on.")
+        raise SystemExit(InterruptedRunError.exit_code)

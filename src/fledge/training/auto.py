@@ -84,7 +84,7 @@ class AutoSizes:
         run.resize(
             {name: size for name, size in record["new"].items() if name in run.cfg.auto and self._fits(name, size)}
         )
-        if record["new"] != record["old"]:
+        if record["new"] != record["old"] or record["why"] == "start":
             self.say(describe(record, run.task.metrics.unit))
         self._first.clear()
         self._last.clear()
@@ -187,8 +187,16 @@ def choose(trials: list[Trial], old: Mapping[str, int], configured: int, why: st
 
 
 def describe(record: Mapping[str, Any], unit: str) -> str:
-    """Return a sentence about a decision that changed a size."""
+    """Return a sentence about a decision: the sizes that changed, or why none did."""
     old, new = record["old"], record["new"]
+    if new == old:
+        tried = sorted({trial[ENVS] for trial in record["trials"]} - {old[ENVS]}) if record["trials"] else []
+        why = (
+            f"the fastest of it and {', '.join(map(str, tried))}"
+            if tried
+            else f"as no other number leaves {ITERATIONS} iterations in the run and {PARTS} minibatches in a rollout"
+        )
+        return f"auto: {ENVS} stays {old[ENVS]:,}, {why}."
     parts = []
     if old[ENVS] != new[ENVS]:
         parts.append(f"env.num_envs {old[ENVS]:,} → {new[ENVS]:,} (all {unit} begin new episodes)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import shlex
 import signal
 import threading
 import time
@@ -132,6 +133,8 @@ class _Command:
     def run(self) -> TuneResult:
         """Work until the sweep is complete or Ctrl-C; write the summary, the report and the preset file."""
         self.say(f"sweep: {self.sweep.folder}  ({self.sweep.jobs} trials, {self.workers} at a time here)")
+        for each in self.sweep.ranges:
+            self.say(f"       {each}")
         state = "search"
         try:
             with stopping(self.stop, lambda: self.say("Saving the running trials; Ctrl-C again to stop at once.")):
@@ -208,7 +211,9 @@ class _Command:
             return summary
 
     def tell(self, job: Job, result: Mapping[str, Any]) -> None:
-        """Print one line about a job that has ended."""
+        """Print one line about a job that begins (without a result) or has ended."""
+        if not result:
+            return self.say(f"{job.key}  begins  {' '.join(job.overrides)}; log: {job.log}")
         with self.lock:
             self.ended += 1
             if self.search:
@@ -238,7 +243,8 @@ class _Command:
         """Return the sentences at the end: the winner and how to train it, or how to go on."""
         folder = self.sweep.folder
         if summary["state"] == "stopped":
-            return f"Stopped; the trials are saved. Go on with: fledge tune --folder {folder}"
+            more = f" --workers {self.workers}" if self.workers > 1 else ""
+            return f"Stopped; `fledge tune --folder {shlex.quote(str(folder))}{more}` goes on where it stopped."
         lines = []
         for row in summary["confirmation"]:
             lines.append(

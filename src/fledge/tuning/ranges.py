@@ -22,6 +22,7 @@ from fledge.training.config import TrainConfig, make_config
 
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 SPAN = re.compile(rf"(?:(log|lin):)?({NUMBER})\.\.({NUMBER})(?::({NUMBER}))?")
+LIKE_SPAN = re.compile(r"[^/\s]+\.\.[^/\s]+")  # but no path
 DECADE = 10.0  # ratio of the ends from which a range is logarithmic by default
 
 
@@ -40,6 +41,12 @@ class Range:
     whole: bool = False
     start: float | str | None = None
     """The value of the preset if it lies in the range, for the first trial."""
+
+    def __str__(self) -> str:
+        if self.choices:
+            return f"{self.name} = {' | '.join(self.choices)}"
+        kind = f" in steps of {self.step:g}" if self.step else ", logarithmic" if self.log else ""
+        return f"{self.name} = {self.low:g} to {self.high:g}{kind}"
 
     def text(self, value: Any) -> str:
         """Return the override that gives the setting this value."""
@@ -90,6 +97,10 @@ def read_ranges(words: Sequence[str]) -> tuple[list[Range], list[str]]:
     ranges, fixed = [], []
     for word in words:
         name, value = split_override(word)
+        if "..." in value or (LIKE_SPAN.fullmatch(value) and not SPAN.fullmatch(value)):
+            raise ConfigError(
+                f"{word} is not a range: write two numbers with two dots between them, such as {name}=0.001..0.1."
+            )
         if span := SPAN.fullmatch(value):
             ranges.append(_span(name, value, span))
         elif (braces := value.startswith("{") and value.endswith("}")) or "|" in value:

@@ -128,6 +128,12 @@ def open_sweep(folder: Path, task: Task | None, words: Sequence[str], options: M
         if task is None:
             raise ConfigError(f"{folder} holds no sweep to join: name a task and ranges for a new one.")
         sweep = Sweep(folder, task, list(words), **options)
+        if folder.is_dir() and (
+            other := sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+        ):
+            raise ConfigError(
+                f"{folder} holds other files, such as {other[0]}, and no sweep: choose a new or empty folder."
+            )
         make_folder(folder)
         own = folder / f".{FILE}-{secrets.token_hex(4)}"
         write_text(own, json.dumps(sweep.as_dict() | {"storage": without_password(sweep.storage)}, indent=1) + "\n")

@@ -51,7 +51,7 @@ class Worker:
     """Does jobs of a phase.
 
     Args:
-        tell: Called with a job and its result after each job.
+        tell: Called with a job and {} when its training begins, and with its result after it.
         stop: Event that stops the worker: the running training is saved, and its job released.
         cores: CPU cores of the trainings; None for all.
     """
@@ -128,6 +128,7 @@ class Worker:
                 free_folder(job.folder)
             if not self.patiently(lambda: self.claims.holds(claim)):
                 return None
+            self.tell(job, {})
             process = self.start(job, force=claim.epoch > 0)
             try:
                 result = self.watch(process, phase, claim, job)

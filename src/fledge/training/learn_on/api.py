@@ -86,6 +86,8 @@ def find_folder(parent: str, folder: str | os.PathLike[str] | None) -> Path:
         return place
     if (path / STATE).is_file():
         return path
+    if not path.exists() and os.sep in parent:
+        raise ConfigError(f"There is no {parent}: name a run's folder or a policy.")
     if not path.is_dir():
         raise ConfigError(f"{parent} is not a run's folder: add --folder FOLDER for the policies that it becomes.")
     return path / NAME
