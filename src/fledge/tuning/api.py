@@ -166,7 +166,7 @@ class _Command:
         def work(number: int) -> None:
             own = cores[number * share : (number + 1) * share] if self.workers > 1 else None
             try:
-                Worker(self.sweep, self.claims, self.tell, self.stop, own or None).work(phase)
+                Worker(self.sweep, self.claims, self.tell, self.stop, own or None, self.begin).work(phase)
             except BaseException as error:
                 errors.append(error)
                 self.stop.set()
@@ -210,10 +210,12 @@ class _Command:
                 write_best(self.sweep, best["params"], about)
             return summary
 
+    def begin(self, job: Job) -> None:
+        """Print one line about a job that begins."""
+        self.say(f"{job.key}  begins; log: {job.log}")
+
     def tell(self, job: Job, result: Mapping[str, Any]) -> None:
-        """Print one line about a job that begins (without a result) or has ended."""
-        if not result:
-            return self.say(f"{job.key}  begins  {' '.join(job.overrides)}; log: {job.log}")
+        """Print one line about a job that has ended."""
         with self.lock:
             self.ended += 1
             if self.search:

@@ -22,7 +22,7 @@ from fledge.training.config import TrainConfig, make_config
 
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 SPAN = re.compile(rf"(?:(log|lin):)?({NUMBER})\.\.({NUMBER})(?::({NUMBER}))?")
-LIKE_SPAN = re.compile(r"[^/\s]+\.\.[^/\s]+")  # but no path
+LIKE_SPAN = re.compile(r"[^/\s]+\.\.[^/\s]*")  # but no path
 DECADE = 10.0  # ratio of the ends from which a range is logarithmic by default
 
 

@@ -51,9 +51,10 @@ class Worker:
     """Does jobs of a phase.
 
     Args:
-        tell: Called with a job and {} when its training begins, and with its result after it.
+        tell: Called with a job and its result after each job.
         stop: Event that stops the worker: the running training is saved, and its job released.
         cores: CPU cores of the trainings; None for all.
+        begin: Called with a job when its training begins.
     """
 
     def __init__(
@@ -63,8 +64,10 @@ class Worker:
         tell: Callable[[Job, Mapping[str, Any]], None],
         stop: threading.Event,
         cores: list[int] | None = None,
+        begin: Callable[[Job], None] = lambda job: None,
     ) -> None:
         self.sweep, self.claims, self.tell, self.stop, self.cores = sweep, claims, tell, stop, cores
+        self.begin = begin
 
     def work(self, phase: Phase) -> None:
         """Do jobs until the phase has none left, or until `stop` is set."""
@@ -128,7 +131,7 @@ class Worker:
                 free_folder(job.folder)
             if not self.patiently(lambda: self.claims.holds(claim)):
                 return None
-            self.tell(job, {})
+            self.begin(job)
             process = self.start(job, force=claim.epoch > 0)
             try:
                 result = self.watch(process, phase, claim, job)
