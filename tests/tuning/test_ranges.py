@@ -1,5 +1,7 @@
 """Ranges on the command line: syntax, and checks before a study starts."""
 
+from dataclasses import replace
+
 import pytest
 
 from fledge.core.errors import ConfigError
@@ -47,6 +49,7 @@ def test_choices_are_read_in_both_forms_and_other_words_stay_settings() -> None:
         ("ppo.lr=1..2:3", "step must be"),
         ("algo=ppo|ppo", "different choices"),
         ("algo=ppo|", "different choices"),
+        ("ppo.lr=1e-3|0.001", "different choices"),
     ],
 )
 def test_a_malformed_range_is_refused_with_a_sentence(word: str, told: str) -> None:
@@ -115,3 +118,21 @@ def test_a_range_tells_what_it_searches() -> None:
     assert str(lr) == "ppo.lr = 0.0001 to 0.01, logarithmic"
     assert str(steps) == "env.num_envs = 64 to 512 in steps of 64"
     assert str(algo) == "algo = ppo | sac"
+
+
+def test_mappings_are_choices_between_bars_and_one_mapping_is_a_setting() -> None:
+    for word in (
+        "env.options={gravity: 9.8, k: [1, 2]}|{gravity: 12}",
+        "env.options={{gravity: 9.8, k: [1, 2]},{gravity: 12}}",
+    ):
+        ranges, _ = read_ranges([word])
+        assert ranges[0].choices == ("{gravity: 9.8, k: [1, 2]}", "{gravity: 12}")
+    words = ["env.options={gravity: 9.8, length: 0.7}", "env.other={}"]
+    assert read_ranges(words) == ([], words)
+
+
+@pytest.mark.parametrize("word", ["total_frames=1..3000000", "x=0..1e308:1e-300"])
+def test_a_grid_of_too_many_values_is_refused_before_it_is_built(word: str) -> None:
+    (found,), _ = read_ranges([word])
+    with pytest.raises(ConfigError, match="more than 1,000,000 values"):
+        _ = replace(found, whole=True).grid

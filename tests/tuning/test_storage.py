@@ -13,7 +13,7 @@ from pathlib import Path
 import optuna
 import pytest
 
-from fledge.core.errors import ConfigError
+from fledge.core.errors import ConfigError, StorageError
 from fledge.tuning.storage import JOURNAL, Journal, check_storage, open_storage, open_study
 
 
@@ -37,6 +37,18 @@ def test_a_journal_torn_at_any_byte_is_read_up_to_its_last_whole_line_and_can_be
             3.0,
         ]
     assert before == 2
+
+
+@pytest.mark.parametrize(
+    "damaged", [b"garbage", b'{"op_code": \xff}', b"[]", b"{}", b"[" * 100_000, b'{"op_code":99}', b'{"op_code":4}']
+)
+def test_a_damaged_line_inside_a_journal_is_one_sentence(tmp_path: Path, damaged: bytes) -> None:
+    study = open_study(open_storage("", tmp_path), "s")
+    study.add_trial(optuna.trial.create_trial(value=1.0))
+    lines = (tmp_path / JOURNAL).read_bytes().splitlines()
+    (tmp_path / JOURNAL).write_bytes(b"\n".join([lines[0], damaged, *lines[1:]]) + b"\n")
+    with pytest.raises(StorageError, match=r"Line 2 of .*journal\.log is damaged: stop all workers"):
+        open_storage("", tmp_path)
 
 
 def test_a_full_disk_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

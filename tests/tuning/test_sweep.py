@@ -11,7 +11,7 @@ from fledge.core.errors import ConfigError
 from fledge.core.settings import flat_settings
 from fledge.tasks.registry import find_task
 from fledge.training.config import make_config
-from fledge.tuning.confirmation import BEST, mean_interval, write_best
+from fledge.tuning.confirmation import BEST, Confirmation, mean_interval, write_best
 from fledge.tuning.population import Population, moved
 from fledge.tuning.sweep import FILE, grown, open_sweep, without_password
 from tests.tuning.tiny import RANGES, SMALL, Command, make_sweep, use_program
@@ -70,6 +70,35 @@ def test_a_damaged_definition_is_one_sentence(tmp_path: Path) -> None:
         (tmp_path / FILE).write_text(damaged)
         with pytest.raises(ConfigError, match="cannot be read as a sweep"):
             open_sweep(tmp_path, None, [], {})
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"trials": "many"}, {"seeds": 2.5}, {"seeds": True}, {"words": "ppo.lr=1..2"}, {"words": [1]}, {"mode": []},
+     {"preset": 3}, {"task": 3}, {"storage": None}, {"heartbeat_s": float("nan")}, {"folder": "elsewhere"}],
+)  # fmt: skip
+def test_a_definition_with_a_value_of_another_type_is_one_sentence(tmp_path: Path, damage: dict[str, object]) -> None:
+    sweep = make_sweep(tmp_path)
+    (tmp_path / FILE).write_text(json.dumps(json.loads((tmp_path / FILE).read_text()) | damage))
+    with pytest.raises(ConfigError, match="cannot be read as a sweep"):
+        open_sweep(tmp_path, None, [], {"trials": 7})
+    assert grown(sweep) == 6
+
+
+def test_results_of_a_confirmation_that_are_no_numbers_or_of_other_parameters_count_as_missing(tmp_path: Path) -> None:
+    facts = {"ppo.lr": 0.001}
+    phase = Confirmation(make_sweep(tmp_path, seeds=3), {"0004": facts})
+    (tmp_path / "confirm").mkdir()
+    for text in (
+        '{"value": "x"}', '{"value": NaN, "test": 1e999}', '{"value": 0.5, "test": 1e999}', '{"value": 1, "minutes": "x"}',
+        '{"value": null}', '{"error": 3}', '{"value": 0.5, "facts": {"ppo.lr": 0.002}}', '{"value": 0.5, "facts": []}',
+    ):  # fmt: skip
+        if "facts" not in text:
+            text = json.dumps(json.loads(text) | {"facts": facts})
+        (tmp_path / "confirm" / "0004-1.json").write_text(text)
+        assert (phase.table()[0]["values"], next(phase.open_jobs())) == ([], "confirm/0004-1")
+    (tmp_path / "confirm" / "0004-1.json").write_text(json.dumps({"value": 0.5, "test": 0.4, "facts": facts}))
+    assert (phase.table()[0]["values"], len(list(phase.open_jobs()))) == ([0.5], 2)
 
 
 def test_passwords_are_not_written(tmp_path: Path) -> None:

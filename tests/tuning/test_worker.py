@@ -17,6 +17,8 @@ import pytest
 from optuna.trial import TrialState
 
 from fledge.core.errors import FledgeError
+from fledge.training.launchers import Place, place_from_environment
+from fledge.tuning.storage import JOURNAL
 from fledge.tuning.sweep import Sweep
 from fledge.tuning.worker import copy_run, free_folder
 from tests.tuning.tiny import Command, make_sweep, starts, use_program
@@ -229,3 +231,45 @@ def test_a_training_that_still_holds_the_folder_of_a_job_taken_over_is_killed_ev
     os.kill(holder.pid, signal.SIGSTOP)
     free_folder(tmp_path / "run")
     assert holder.wait(10) == -signal.SIGKILL
+
+
+def test_a_lost_journal_gives_no_result_to_other_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_program(monkeypatch)
+    first = Command(make_sweep(tmp_path, trials=3, pruner="none"))
+    first.run()
+    params = [trial.params for trial in first.search.trials()]
+    (tmp_path / JOURNAL).unlink()
+    (tmp_path / "trials" / "0002.json").unlink()  # of a run that was not complete
+    again = Command(first.sweep)
+    kept, drawn = again.search.draw, {"ppo.lr": 5e-3, "ppo.epochs": 1}
+    again.search.draw = lambda key: drawn  # type: ignore[method-assign]
+    with pytest.raises(FledgeError, match=r"0000\.json was made with other parameters .* restore the storage"):
+        again.run()
+    claim = again.claims.take("trial/0002", 0, drawn)
+    assert claim is not None
+    with pytest.raises(FledgeError, match=r"trials/0002 was made with other parameters"):
+        again.worker.do(again.search, claim)
+    (tmp_path / JOURNAL).unlink()
+    last = Command(first.sweep)
+    again.search.sweep.seed = 99  # so that the sampler draws others
+    last.run()
+    assert [kept(f"trial/{k:04d}") for k in range(3)] == params
+    assert [trial.params for trial in last.search.trials()] == params
+    assert [starts(first.sweep, k) for k in range(3)] == [1, 1, 2]
+
+
+def test_a_trial_below_srun_or_mpirun_is_the_only_rank_of_its_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for prefix, rank, size in (("SLURM_", "PROCID", "STEP_NUM_TASKS"), ("OMPI_COMM_WORLD_", "RANK", "SIZE")):
+        monkeypatch.setenv(prefix + rank, "1")
+        monkeypatch.setenv(prefix + size, "2")
+    monkeypatch.setenv("PET_NNODES", "2")
+    use_program(monkeypatch, 'json.dump(dict(os.environ), open(order["folder"] + "/env", "w"))')
+    mine = Command(make_sweep(tmp_path, trials=1))
+    mine.run()
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in json.loads((tmp_path / "trials" / "0000" / "env").read_text()).items():
+        monkeypatch.setenv(name, value)
+    assert place_from_environment() == Place(0, 1, 0)

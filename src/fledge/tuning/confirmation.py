@@ -13,7 +13,6 @@ from typing import Any
 
 import yaml
 
-from fledge.core.json_file import read_json
 from fledge.core.overrides import nested
 from fledge.core.settings import flat_settings
 from fledge.evaluation.episodes import TEST_SEED, VALIDATION_SEED
@@ -21,7 +20,7 @@ from fledge.storage.disk.durable import write_text
 from fledge.training.config import make_config
 from fledge.tuning.claims import Claim
 from fledge.tuning.ranges import to_overrides
-from fledge.tuning.search import Job
+from fledge.tuning.search import Job, read_result
 from fledge.tuning.sweep import Sweep
 
 BEST = "best.yaml"
@@ -51,9 +50,9 @@ class Confirmation:
         self.sweep, self.chosen = sweep, chosen
 
     def result(self, key: str) -> dict[str, Any] | None:
-        """Return the result of a job; None if it has none yet."""
-        found = read_json(self.sweep.folder / f"{key}.json")
-        return found if isinstance(found, dict) else None
+        """Return the result of a job; None if it has none yet, or one of other parameters."""
+        found = read_result(self.sweep.folder / f"{key}.json")
+        return found if found is not None and found.get("facts") == self.draw(key) else None
 
     def keys(self, name: str) -> list[str]:
         return [f"confirm/{name}-{k + 1}" for k in range(self.sweep.seeds)]
@@ -87,7 +86,7 @@ class Confirmation:
             row["tests"] = [each["test"] for each in results if each.get("test") is not None]
             row |= {"failed": sum("error" in each for each in results)}
             row |= {"value": mean_interval(values), "test": mean_interval(row["tests"])}
-            row["minutes"] = fmean([each.get("minutes", 0.0) for each in results]) if results else None
+            row["minutes"] = fmean([each.get("minutes") or 0.0 for each in results]) if results else None
             rows.append(row)
         return sorted(rows, key=lambda row: -(row["value"][0] if row["value"] else -math.inf))
 

@@ -13,12 +13,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fledge.core.errors import FledgeError
-from fledge.core.json_file import read_json
 from fledge.evaluation.episodes import TEST_SEED, VALIDATION_SEED
 from fledge.training.config import make_config
 from fledge.tuning.claims import Claim
 from fledge.tuning.ranges import Range, to_overrides
-from fledge.tuning.search import Job, seed_of
+from fledge.tuning.search import Job, read_result, seed_of
 from fledge.tuning.sweep import Sweep
 
 MOVE = 0.1  # largest change of a parameter, as a share of its range
@@ -34,8 +33,7 @@ class Population:
 
     def result(self, number: int) -> dict[str, Any] | None:
         """Return the result of a job; None if it has none yet."""
-        found = read_json(self.sweep.folder / "trials" / f"{number:04d}.json")
-        return found if isinstance(found, dict) else None
+        return read_result(self.sweep.folder / "trials" / f"{number:04d}.json")
 
     def open_jobs(self) -> Iterator[str]:
         """Yield the jobs without a result of the first generation that is not complete."""

@@ -23,6 +23,7 @@ from fledge.training.config import TrainConfig, make_config
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 SPAN = re.compile(rf"(?:(log|lin):)?({NUMBER})\.\.({NUMBER})(?::({NUMBER}))?")
 LIKE_SPAN = re.compile(r"[^/\s]+\.\.[^/\s]*")  # but no path
+MOST_POINTS = 1_000_000  # values of one range in a grid
 DECADE = 10.0  # ratio of the ends from which a range is logarithmic by default
 
 
@@ -87,8 +88,13 @@ class Range:
             raise ConfigError(
                 f"{self.name}={self.low:g}..{self.high:g} has no steps for --sampler grid: write LOW..HIGH:STEP or a|b|c."
             )
-        count = int((self.high - self.low) / (self.step or 1) + 1e-9) + 1
-        values = [self.low + k * (self.step or 1) for k in range(count)]
+        steps = (self.high - self.low) / (self.step or 1) + 1e-9
+        if not steps < MOST_POINTS:
+            raise ConfigError(
+                f"{self.name}={self.low:g}..{self.high:g} has more than {MOST_POINTS:,} values, too many for --sampler grid: "
+                "write LOW..HIGH:STEP with a larger step, or use --sampler random."
+            )
+        values = [self.low + k * (self.step or 1) for k in range(int(steps) + 1)]
         return [int(value) for value in values] if self.whole else values
 
 
@@ -103,9 +109,9 @@ def read_ranges(words: Sequence[str]) -> tuple[list[Range], list[str]]:
             )
         if span := SPAN.fullmatch(value):
             ranges.append(_span(name, value, span))
-        elif (braces := value.startswith("{") and value.endswith("}")) or "|" in value:
-            items = [item.strip() for item in value.strip("{}").split("," if braces else "|")]
-            if len(set(items)) < max(2, len(items)) or "" in items:
+        elif items := _choices(value):
+            values = [float(item) if re.fullmatch(NUMBER, item) else item for item in items]
+            if len(set(values)) < max(2, len(items)) or "" in items:
                 raise ConfigError(f"{word} needs at least two different choices: write {name}=a|b|c.")
             ranges.append(Range(name, tuple(items)))
         else:
@@ -115,6 +121,28 @@ def read_ranges(words: Sequence[str]) -> tuple[list[Range], list[str]]:
     if twice := [name for name in names if names.count(name) > 1 or name in both]:
         raise ConfigError(f"{twice[0]} is given twice: give it one range or one value.")
     return ranges, fixed
+
+
+def _choices(value: str) -> list[str]:
+    """Return the choices a|b|c or {a,b,c}; [] if the text is another value, such as the mapping {a: 1, b: 2}."""
+    if len(items := _split(value, "|")) > 1:
+        return items
+    if not (value.startswith("{") and value.endswith("}")):
+        return []
+    items = _split(value[1:-1], ",")
+    return [] if all(": " in item and item[0] != "{" for item in items) or items == [""] else items
+
+
+def _split(text: str, mark: str) -> list[str]:
+    """Split a text at the marks that are outside of brackets."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == mark and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
 
 
 def _span(name: str, text: str, span: re.Match[str]) -> Range:

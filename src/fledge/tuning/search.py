@@ -17,13 +17,16 @@ from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from fledge.core.errors import FledgeError
+from fledge.core.json_file import read_json
 from fledge.evaluation.episodes import VALIDATION_SEED
+from fledge.monitor.metrics_file import is_number
 from fledge.tuning.claims import Claim
 from fledge.tuning.ranges import Range, to_overrides
 from fledge.tuning.storage import open_study
 from fledge.tuning.sweep import Sweep, grown
 
 GIVE_UP = 3  # the sweep stops if so many first trials fail
+NUMBERS = ("value", "test", "pruned", "low", "high", "minutes", "frames")  # of a result
 STARTUP = 8  # trials before TPE uses the results
 
 
@@ -45,8 +48,24 @@ class Job:
         return self.folder.with_suffix(".json")
 
     @property
+    def facts_file(self) -> Path:
+        """File with the parameters, written before the run begins."""
+        return self.folder.with_suffix(".facts")
+
+    @property
     def log(self) -> Path:
         return self.folder.with_suffix(".log")
+
+
+def read_result(path: Path) -> dict[str, Any] | None:
+    """Return the result of a job; None if there is none yet, or if it cannot be used."""
+    found = read_json(path)
+    if not isinstance(found, dict):
+        return None
+    measured = isinstance(found.get("facts"), dict) and any(is_number(found.get(key)) for key in ("value", "pruned"))
+    if not measured and not isinstance(found.get("error"), str):
+        return None
+    return found if all(found.get(key) is None or is_number(found[key]) for key in NUMBERS) else None
 
 
 def distribution(each: Range) -> BaseDistribution:
@@ -107,8 +126,14 @@ class Search:
         yield from (f"trial/{each.number:04d}" for each in trials if not each.state.is_finished())
 
     def draw(self, key: str) -> dict[str, Any]:
-        """Return the parameters of a new trial: those of the preset first, then the sampler's."""
+        """Return the parameters of a new trial: those of the preset first, then the sampler's.
+
+        A trial that was begun before the storage was lost keeps its parameters.
+        """
         number = int(key.rpartition("/")[2])
+        kept = read_json(self.sweep.folder / f"trials/{number:04d}.facts")
+        if isinstance(kept, dict) and kept.keys() == self.space.keys():
+            return kept
         given = self.sweep.start if number == 0 else {}
         if self.sweep.sampler == "grid":
             points = itertools.product(*(each.grid for each in self.sweep.ranges))

@@ -6,10 +6,11 @@ import json
 import os
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fledge.core.errors import ConfigError, FledgeError
+from fledge.core.errors import ConfigError, FledgeError, StorageError
 from fledge.core.extras import extra
 from fledge.storage.disk.durable import folder_lock
 
@@ -34,7 +35,25 @@ class Journal(JournalFileBackend):
 
     def __init__(self, path: Path) -> None:
         super().__init__(str(path))
-        self.path = path
+        self.path, self.line = path, 0
+
+    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:  # type: ignore[override]
+        self.line = log_number_from + 1
+        try:
+            for log in super().read_logs(log_number_from):
+                if not isinstance(log, dict):
+                    raise ValueError("not an object")
+                yield log
+                self.line += 1
+        except (ValueError, RecursionError) as error:
+            raise self.damaged() from error
+
+    def damaged(self) -> StorageError:
+        """Return the error for the line that was read last."""
+        return StorageError(
+            f"Line {self.line} of {self.path} is damaged: stop all workers of the sweep, restore the file or move it away, "
+            "and run the command again. Without the file, the trials keep the parameters and results in their own files."
+        )
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         text = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs).encode()
@@ -80,7 +99,13 @@ def open_storage(url: str, folder: Path) -> BaseStorage:
     """Open the storage at a URL; "" is the journal file in `folder`."""
     check_storage(url)
     if not url:
-        return JournalStorage(Journal(folder / JOURNAL))
+        journal = Journal(folder / JOURNAL)
+        try:
+            return JournalStorage(journal)
+        except (FledgeError, OSError):
+            raise
+        except Exception as error:  # of an operation that lacks a field, or follows from no other
+            raise journal.damaged() from error
     scheme, _, rest = url.partition("://")
     try:
         if scheme == "grpc":

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from fledge.core.errors import ConfigError
 from fledge.core.json_file import read_json
 from fledge.core.settings import refuse_code
+from fledge.monitor.metrics_file import is_number
 from fledge.storage.disk.durable import make_folder, write_text
 from fledge.tasks.base import Task
 from fledge.tasks.registry import LOCAL, find_named_task, is_code
@@ -149,7 +150,7 @@ def open_sweep(folder: Path, task: Task | None, words: Sequence[str], options: M
 
 def _join(folder: Path, task: Task | None, words: Sequence[str], options: Mapping[str, Any]) -> Sweep:
     known = read_json(folder / FILE)
-    if not isinstance(known, dict) or {field.name for field in dataclasses.fields(Sweep)} - {*known, *NOT_SAVED}:
+    if not isinstance(known, dict) or not _is_definition(known):
         raise ConfigError(f"{folder / FILE} cannot be read as a sweep: name another folder.")
     given = {**options, "storage": without_password(options.get("storage", known["storage"]))}
     if str(given.get("preset", "")).endswith((".yaml", ".yml")):
@@ -178,7 +179,22 @@ def _join(folder: Path, task: Task | None, words: Sequence[str], options: Mappin
     return sweep
 
 
+def _is_definition(known: Mapping[str, Any]) -> bool:
+    """Return whether the content of `sweep.json` has all fields, and no others, and values of their types."""
+    fields = {each.name: each for each in dataclasses.fields(Sweep) if each.name not in NOT_SAVED}
+    words, preset = known.get("words"), known.get("preset")
+    if known.keys() != fields.keys() or not isinstance(words, list) or not isinstance(known["task"], str):
+        return False
+    if not all(isinstance(word, str) for word in words) or not isinstance(preset, str | None):
+        return False
+    plain = {name: type(each.default) for name, each in fields.items() if name not in ("words", "task", "preset")}
+    return all(
+        type(known[name]) is kind or (kind is float and type(known[name]) is int) for name, kind in plain.items()
+    ) and is_number(known["heartbeat_s"])
+
+
 def grown(sweep: Sweep) -> int:
     """Return the number of trials in `sweep.json`, which another command may have raised."""
     found = read_json(sweep.folder / FILE)
-    return max(sweep.trials, int(found.get("trials", 0))) if isinstance(found, dict) else sweep.trials
+    trials = found.get("trials") if isinstance(found, dict) else None
+    return max(sweep.trials, trials) if type(trials) is int else sweep.trials

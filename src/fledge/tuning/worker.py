@@ -25,7 +25,7 @@ from fledge.storage.disk.durable import make_folder, write_text
 from fledge.training.config import make_config
 from fledge.training.run_lock import LOCK_NAME, has_ended, read_owner
 from fledge.tuning.claims import Claim, Claims
-from fledge.tuning.search import Job
+from fledge.tuning.search import Job, read_result
 from fledge.tuning.sweep import Sweep
 from fledge.tuning.trial_process import Order
 
@@ -112,8 +112,10 @@ class Worker:
     def do(self, phase: Phase, claim: Claim) -> None:
         """Train and record a claimed job, unless it is lost to another worker or stopped."""
         job = self.patiently(lambda: phase.job(claim))
-        result = read_json(job.result)
-        if not isinstance(result, dict):
+        result = read_result(job.result)
+        if result is not None and result.get("facts") != job.facts:
+            raise FledgeError(other_parameters(job, job.result))
+        if result is None:
             result = self.train(phase, claim, job)
         if result is None:
             if self.stop.is_set():
@@ -125,6 +127,7 @@ class Worker:
 
     def train(self, phase: Phase, claim: Claim, job: Job) -> dict[str, Any] | None:
         """Run the process of a job to its end and return the result; None if the job is lost or the worker stops."""
+        keep_facts(job)
         copy_run(job.parent, job.folder)
         for _ in range(CRASHES):
             if claim.epoch:
@@ -153,7 +156,8 @@ class Worker:
         )  # fmt: skip
         make_folder(job.folder.parent)
         command = [*PROGRAM, str(os.getpid())]
-        env = {key: value for key, value in os.environ.items() if key not in ("WORLD_SIZE", "RANK", "LOCAL_RANK")}
+        env = {key: value for key, value in os.environ.items() if key not in ("RANK", "LOCAL_RANK")}
+        env["WORLD_SIZE"] = "1"  # else a trial below srun or mpirun would wait for the other workers as its ranks
         with job.log.open("ab") as log:
             return subprocess.Popen(
                 [*command, json.dumps(dataclasses.asdict(order))],
@@ -184,8 +188,8 @@ class Worker:
                 return keep(job, poor)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(POLL_S)
-        written = read_json(job.result) if process.poll() is not None else None
-        if not isinstance(written, dict):
+        written = read_result(job.result) if process.poll() is not None else None
+        if written is None:
             return None
         poor = None if "error" in written else self.poor(phase, job)  # whether it was seen before the end or not
         return written if poor is None else keep(job, poor)
@@ -200,6 +204,22 @@ class Worker:
         if not step:
             return None
         return {"pruned": values[step], "minutes": rows[step - 1]["seconds"] / 60, "frames": rows[step - 1]["frames"]}
+
+
+def keep_facts(job: Job) -> None:
+    """Write the parameters of a job beside its run, before the run begins; refuse a run of other parameters."""
+    if job.folder.exists() and read_json(job.facts_file) != job.facts:
+        raise FledgeError(other_parameters(job, job.folder))
+    make_folder(job.folder.parent)
+    write_text(job.facts_file, strict_json(job.facts) + "\n")
+
+
+def other_parameters(job: Job, path: Path) -> str:
+    """Return the error message for a file or folder of a job that holds other parameters than the storage gives the job."""
+    return (
+        f"{path} was made with other parameters than the sweep's storage gives {job.key}, as that was replaced or lost: "
+        f"restore the storage, or move {job.folder} and the files {job.folder.name}.* beside it away to train it again."
+    )
 
 
 def keep(job: Job, result: dict[str, Any]) -> dict[str, Any]:
