@@ -71,11 +71,10 @@ class RecallTask(Task):
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of a policy that needs its memory; it archived its rollouts."""
     folder = tmp_path_factory.mktemp("base") / "run"
-    settings = {"total_frames": 40_000, "ranks": 1, "threads": 1, "tensorboard": False, "rollout_save_interval": 5}
-    settings |= {"ppo.rollout_steps": 8, "ppo.minibatch": 512, "ppo.lr": 5e-3, "policy.hidden": [32], "seed": 1}
-    fledge.train(
-        RecallTask, folder=folder, progress=False, **settings, **{"policy.normalize": False, "policy.gru_size": 16}
-    )
+    settings: dict[str, Any] = {"ppo.rollout_steps": 8, "ppo.minibatch": 512, "ppo.lr": 5e-3, "policy.hidden": [32]}
+    settings |= {"total_frames": 40_000, "ranks": 1, "threads": 1, "tensorboard": False, "rollout_save_interval": 5}
+    settings |= {"policy.normalize": False, "policy.gru_size": 16, "seed": 1}
+    fledge.train(RecallTask, folder=folder, progress=False, **settings)
     return folder
 
 
