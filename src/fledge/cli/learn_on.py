@@ -70,7 +70,7 @@ def learn_on(
         run = learn(names[0], source, folder, task=task, progress=not as_json, **as_settings(overrides, learn))
         place = read_folder(run.folder)
     if as_json:
-        facts = {"folder": str(place.path), "parent": place.state["parent"], "candidates": place.rows}
+        facts = {"folder": str(place.path), "parent": place.parent, "candidates": place.rows}
         return click.echo(json.dumps(facts))
     from fledge.core.terminal import make_console
 

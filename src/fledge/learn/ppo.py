@@ -36,6 +36,7 @@ from fledge.learn.sequences import cut, cut_states, find_begins, sequence_length
 NEEDED = ("input", "log_prob", "value", "next_value", "reward", "terminated", "truncated")
 SPLIT_EVERY = 8  # minibatches of the first epoch, for the noise scale on one rank
 MAX_WEIGHT = 2.0  # largest weight of a sample whose action has become more likely since it was collected
+MOST_UNLIKELY = 20.0  # nats by which an action may be less likely than when it was taken
 
 
 class Precision(enum.Enum):
@@ -179,6 +180,8 @@ class PPO(Learner):
         weight = None
         if self.stale_policy:
             log_prob, value, next_value, hidden = self._evaluate_again(rollout)
+            # of an action that the policy no longer takes: its ratio would overflow once the policy moves
+            log_prob = torch.maximum(log_prob, rollout["log_prob"] - MOST_UNLIKELY)
             weight = (log_prob - rollout["log_prob"]).exp()
         self.schedule(progress)  # only now: the log-probabilities above need the spread before this update
         reward, terminated, truncated = (rollout[name] for name in ("reward", "terminated", "truncated"))

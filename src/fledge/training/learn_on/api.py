@@ -48,18 +48,6 @@ def learn_on(
     Returns:
         The run of the accepted policies, whose newest checkpoint is the policy to fly.
     """
-    parent = str(getattr(run, "folder", run))
-    found = LearnOnFolder(find_folder(parent, folder))
-    parent = found.state.get("parent", parent)
-    source = source or found.state.get("source")
-    if source is None:
-        raise ConfigError(
-            "learn-on needs a source of new experience: add --from env:KEY=VALUE, a folder of rollouts, or listen:HOST:PORT."
-        )
-    cfg = build_config(
-        LearnOnConfig, [("the last call", found.state.get("settings", {}))], settings_to_overrides(settings)
-    )
-    check_settings(cfg)
     from fledge.training.learn_on.loop import LearnOn  # imported here: `--list` needs no learner
 
     console = make_console(stderr=True)
@@ -68,9 +56,27 @@ def learn_on(
         if progress is not False:
             say(console, text)
 
-    learner = LearnOn(parent, found, source, cfg, show, task or getattr(run, "task", None))
-    with RunLock(found.path), stop_on_signals(progress is False) as stopped:
-        learner.run(stopped, ["fledge", *sys.argv[1:]])
+    parent = str(getattr(run, "folder", run))
+    place = find_folder(parent, folder)
+    with RunLock(place):
+        found = LearnOnFolder(place)
+        if found.exists and os.path.exists(parent) and os.path.samefile(place, parent):
+            parent = found.parent
+        source = source or found.state.get("source")
+        if source is None:
+            raise ConfigError(
+                "learn-on needs a source of new experience: add --from env:KEY=VALUE, a folder of rollouts, or "
+                "listen:HOST:PORT."
+            )
+        if os.path.isdir(source):
+            source = os.path.abspath(source)  # the next call may come from another directory
+        cfg = build_config(
+            LearnOnConfig, [("the last call", found.state.get("settings", {}))], settings_to_overrides(settings)
+        )
+        check_settings(cfg)
+        learner = LearnOn(parent, found, source, cfg, show, task or getattr(run, "task", None))
+        with stop_on_signals(progress is False) as stopped:
+            learner.run(stopped, ["fledge", *sys.argv[1:]])
     if (done := found.rows[-1]["candidate"]) >= cfg.candidates and not learner.interrupted:
         show(f"{done} candidates are made: to go on, raise candidates={cfg.candidates}.")
     return Run(found.path, learner.task, interrupted=learner.interrupted)

@@ -2,15 +2,18 @@
 
     config.yaml      the config of the run that it began with, so that the folder is a run for every other command
     run.json         the command and the machine
-    learn_on.json    the run's policy, the source, the settings, and a row for each candidate, accepted or refused
+    learn_on.json    the source, the settings, and a row for each candidate, accepted or refused; `parent`, the run that it
+                     began with, unless the folder is RUN/learn_on
     checkpoints/     the accepted policies by their number; 0 is the policy that it began with
     metrics.csv      the same rows
 
-A checkpoint holds its own row, and is written before `learn_on.json`: after a kill between both, `rows` takes it from there.
+A checkpoint holds its own row, and is written before that row in `learn_on.json`: after a kill between both, `rows` takes it
+from there. Who writes holds the folder's `RunLock`, and reads the folder after taking it.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +21,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from fledge.agents.policy_file import is_past_self
 from fledge.core.errors import ConfigError, StorageError
 from fledge.core.json_file import read_json
 from fledge.core.terminal import strict_json
@@ -26,6 +30,7 @@ from fledge.evaluation.run_info import write_run_info
 from fledge.monitor.loggers import FileLogger
 from fledge.storage import CheckpointHistory
 from fledge.storage.disk.durable import write_text
+from fledge.training.run_lock import RunLock
 
 NAME, STATE = "learn_on", "learn_on.json"
 Row = dict[str, Any]
@@ -42,10 +47,14 @@ class LearnOnFolder:
         self.path = path
         self.history = CheckpointHistory(path / "checkpoints", keep_whole=2)
         self.state: dict[str, Any] = {}
+        self.read()
+
+    def read(self) -> None:
+        """Read `learn_on.json`, and the rows of checkpoints that it lacks; writes nothing."""
         if self.exists:
-            found = read_json(path / STATE)
+            found = read_json(self.path / STATE)
             if not isinstance(found, dict) or not isinstance(found.get("rows"), list):
-                raise StorageError(f"{path / STATE} is damaged: move the folder away to start again.")
+                raise StorageError(f"{self.path / STATE} is damaged: move the folder away to start again.")
             self.state = found
             self._add_missing()
 
@@ -56,16 +65,30 @@ class LearnOnFolder:
     @property
     def rows(self) -> list[Row]:
         """Rows of all candidates, in order; the first is the policy that the folder began with."""
-        return list(self.state["rows"])
+        return list(self.state.get("rows", []))
+
+    @property
+    def parent(self) -> str:
+        """The run or the policy file that the folder began with."""
+        return self.state.get("parent") or os.path.dirname(os.path.abspath(self.path))
+
+    def set_parent(self, parent: str) -> None:
+        """Name the run or the policy file that the folder began with; RUN/learn_on belongs to RUN, wherever that is."""
+        self.state.pop("parent", None)
+        place = os.path.abspath(parent)
+        if os.path.abspath(self.path) != os.path.join(place, NAME):
+            self.state["parent"] = place if os.path.exists(parent) or is_past_self(Path(parent)) else parent
 
     def create(self, cfg: Any, parent: str, command: list[str], device: str) -> None:
-        """Make the folder a run. `learn_on.json` follows with the first `save`, which makes it a folder of learn-on."""
+        """Make the folder a run, beginning with `learn_on.json` without rows, which makes it a folder of learn-on."""
         self.path.mkdir(parents=True, exist_ok=True)
+        self.state = {"rows": []}
+        self.set_parent(parent)
+        self._write()
         new = self.path / "config.new"
         OmegaConf.save(OmegaConf.structured(cfg), new)
         new.replace(self.path / "config.yaml")
         write_run_info(self.path, shlex.join(command), None, {}, {}, device)
-        self.state = {"parent": parent, "rows": []}
 
     def save(self, row: Row, checkpoint: Mapping[str, Any] | None = None) -> None:
         """Add a row; `checkpoint` is the state of an accepted policy, which is written first."""
@@ -83,7 +106,15 @@ class LearnOnFolder:
 
         Args:
             number: Number of the checkpoint; None: the one before the newest.
+
+        Raises:
+            StorageError: `learn_on` is running in the folder.
         """
+        with RunLock(self.path):
+            self.read()
+            return self._go_back(number)
+
+    def _go_back(self, number: int | None) -> Row:
         entries = {entry.step: entry for entry in self.history.entries()}
         rows = [row for row in self.rows if row["accepted"] and row["candidate"] in entries]
         choices = [row["candidate"] for row in rows[:-1]]
@@ -107,7 +138,6 @@ class LearnOnFolder:
         ]
         if missing:
             self.state["rows"] += missing
-            self._write()
 
     def _write(self) -> None:
         write_text(self.path / STATE, strict_json(self.state) + "\n")
@@ -119,7 +149,7 @@ class LearnOnFolder:
 
 def earlier(rows: list[Row]) -> int | None:
     """Return the number of the policy that flew before the newest; going back repeatedly goes further back."""
-    number: int | None = rows[-1]["candidate"]
+    number: int | None = rows[-1]["candidate"] if rows else None
     by_number = {row["candidate"]: row for row in rows}
     while number is not None and "back_to" in by_number[number]:
         number = by_number[number]["back_to"]
@@ -154,7 +184,7 @@ def figure(row: Row, name: str) -> str:
 def read_folder(run: Path) -> LearnOnFolder:
     """Return the folder of a run, RUN/learn_on, or RUN itself if that is one; raise ConfigError if there is none."""
     found = LearnOnFolder(run if (run / STATE).is_file() else run / NAME)
-    if not found.exists:
+    if not found.rows:
         raise ConfigError(
             f"{run} has not learned on yet: `fledge learn-on {shlex.quote(str(run))} --from SOURCE` starts it."
         )

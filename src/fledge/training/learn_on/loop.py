@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import hashlib
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -71,6 +72,12 @@ class LearnOn:
             raise ConfigError(
                 f"Task {self.task.name} is a match of two policies: train against a league instead (league.*)."
             )
+        self.weights = weights_id(policy)
+        if folder.rows and folder.rows[0].get("weights", self.weights) != self.weights:
+            raise ConfigError(
+                f"{folder.path} did not begin with the policy of {parent}: that was trained further, or it is another run. "
+                "Name the run that it began with, choose another --folder, or move the folder away to begin with this policy."
+            )
         self.policy: ActorCritic = policy.to(self.device).train()
         self.source: Source = open_source(source, self.policy, self.task, loaded.env.decision_s)
         self.old_world = eval_env(loaded).cfg
@@ -85,7 +92,7 @@ class LearnOn:
     def run(self, stopped: Callable[[], bool], command: list[str]) -> list[Row]:
         """Make candidates until there are `candidates`, the source ends or `stopped`; return the rows of this call."""
         with contextlib.closing(self.source):
-            made = [] if self.folder.exists else [self._begin(command)]
+            made = [] if self.folder.rows else [self._begin(command)]
             self._load_accepted()
             self.source.stopped = stopped
             while self.folder.rows[-1]["candidate"] < self.settings.candidates and not stopped():
@@ -109,6 +116,7 @@ class LearnOn:
             "reason": "the run's policy",
             "position": 0,
             "frames": 0,
+            "weights": self.weights,
             **self._scores(),
         }
         self.folder.save(row, self._state(row))
@@ -135,6 +143,7 @@ class LearnOn:
         last = self.folder.rows[-1]
         if self.folder.state.get("source") == self.source_text:
             self.source.skip(last["position"])
+        self.folder.set_parent(self.loaded.name)
         self.folder.note(source=self.source_text, settings=dataclasses.asdict(self.settings))
 
     def _fly_before(self) -> None:
@@ -259,6 +268,15 @@ class LearnOn:
         state = {"model": self.policy.state_dict(), "learner": self.learner.state_dict()}
         plain = {"policy": policy, "task": self.task.reference, "world": world, "iteration": row["candidate"]}
         return {**copy.deepcopy(state), **plain, "frames": row["frames"]}
+
+
+def weights_id(policy: torch.nn.Module) -> str:
+    """Return a checksum of a policy's weights."""
+    digest = hashlib.sha256()
+    for name, value in sorted(policy.state_dict().items()):
+        digest.update(f"{name} {value.dtype} {list(value.shape)}".encode())
+        digest.update(value.cpu().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:32]
 
 
 def training_config(loaded: LoadedPolicy, parent: str) -> TrainConfig:

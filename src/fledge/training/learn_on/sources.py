@@ -7,7 +7,6 @@ observations or inputs, shapes, finite numbers, range of actions.
 from __future__ import annotations
 
 import os
-import re
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -154,7 +153,7 @@ def open_source(text: str, policy: ActorCritic, task: Task, decision_s: float | 
     kind, _, rest = text.partition(":")
     path = Path(text)
     if kind == "env":
-        words = [word.strip() for word in re.split(r",(?![^\[]*\])", rest) if word.strip()]
+        words = [word.strip() for word in split_commas(rest) if word.strip()]
         if not words or any("=" not in word for word in words):
             raise ConfigError(f"{text!r} names no world: write env:KEY=VALUE, for example env:mover_speed=2.")
         return EnvSource([word if word.startswith("env.") else f"env.{word}" for word in words])
@@ -181,6 +180,22 @@ def open_source(text: str, policy: ActorCritic, task: Task, decision_s: float | 
             f"{text!r} is no source.{path_hint(path)} Pass env:KEY=VALUE, listen:HOST:PORT, or a folder of rollouts."
         )
     return ArchiveSource(path, policy, task, decision_s)
+
+
+def split_commas(text: str) -> list[str]:
+    """Split at the commas that are neither within brackets nor within quotes; a quote begins a value."""
+    parts, depth, quote = [""], 0, ""
+    for letter in text:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'" and parts[-1].rstrip()[-1:] in ("", *"=:,[{"):
+            quote = letter
+        elif letter == "," and not depth:
+            parts.append("")
+            continue
+        depth += 0 if quote else (letter in "[{") - (letter in "]}" and depth > 0)
+        parts[-1] += letter
+    return parts
 
 
 def read_secret() -> bytes:
