@@ -18,6 +18,7 @@ import torch
 from fledge.core.errors import ConfigError, StorageError
 from fledge.storage import AsyncCheckpointSaver, CheckpointHistory
 from fledge.storage.remote import run_store, uploader
+from fledge.storage.remote.index_entry import digest_of
 from fledge.storage.remote.run_store import RunStore, is_url
 from fledge.storage.remote.uploader import Uploader
 from tests.storage.faulty_store import FaultyFileSystem, die, fail, register
@@ -206,16 +207,120 @@ def test_a_damaged_index_entry_counts_as_none(content: bytes, tmp_path: Path, st
 @pytest.mark.parametrize("name", ["../out", "/etc/passwd", "checkpoints/../../x", "a/b", "..", ".bashrc"])
 def test_an_entry_writes_only_into_the_runs_folder(name: str, tmp_path: Path, store: RunStore) -> None:
     body: dict[str, Any] = {"step": 1, "sequence": 1, "files": {name: {"sha256": "0" * 64, "bytes": 0}}}
-    text = json.dumps({"body": body, "sha256": run_store.digest_of(body)}).encode()
+    text = json.dumps({"body": body, "sha256": digest_of(body)}).encode()
     store.fs.pipe_file(f"{store.root}/index/1.json", text)
     assert store.entries() == []
 
 
-def test_if_every_checkpoint_is_damaged_that_is_said(tmp_path: Path, store: RunStore) -> None:
+def test_if_every_checkpoint_is_damaged_that_is_said_and_nothing_is_written(tmp_path: Path, store: RunStore) -> None:
     entry = store.publish(1, files(1), keep=2)
-    damage(store, f"objects/{entry.files['config.yaml'].sha256}", b"x")
+    damage(store, f"objects/{entry.files['checkpoints/checkpoint_000000001.fledge'].sha256}", b"x")
     with pytest.raises(StorageError, match=r"has no undamaged checkpoint: step 1: .*other content"):
         store.download(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def with_logs(step: int) -> dict[str, io.BytesIO]:
+    logs = {"metrics.jsonl": f'{{"step": {step}}}\n', "run.json": "{}"}
+    return files(step) | {name: io.BytesIO(text.encode()) for name, text in logs.items()}
+
+
+def test_an_entry_with_a_damaged_file_leaves_nothing_in_the_folder(tmp_path: Path, store: RunStore) -> None:
+    for step in (1, 2):
+        entry = store.publish(step, with_logs(step), keep=2)
+    damage(store, f"objects/{entry.files['metrics.jsonl'].sha256}", b"x")
+    assert fetched(store, tmp_path / "run") == 1
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == '{"step": 1}\n'
+    found = sorted(str(path.relative_to(tmp_path / "run")) for path in (tmp_path / "run").rglob("*"))
+    assert found == [
+        "checkpoints",
+        "checkpoints/checkpoint_000000001.fledge",
+        "config.yaml",
+        "metrics.jsonl",
+        "run.json",
+    ]
+
+
+@pytest.mark.parametrize("content", [None, b"x"])
+def test_a_damaged_file_that_all_checkpoints_share_costs_none_of_them(
+    content: bytes | None, tmp_path: Path, store: RunStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    for step in (1, 2):
+        entry = store.publish(step, with_logs(step), keep=2)
+    for name in ("config.yaml", "run.json"):
+        damage(store, f"objects/{entry.files[name].sha256}", content)
+    assert fetched(store, tmp_path / "run") == 2
+    assert not (tmp_path / "run" / "run.json").exists()
+    assert "step 2 is used without its run.json" in caplog.text
+
+
+@pytest.mark.parametrize("after", ["selves", "metrics.jsonl", "checkpoints"])
+def test_a_kill_between_two_moves_never_leaves_a_new_checkpoint_with_old_logs(
+    after: str, tmp_path: Path, store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.publish(1, with_logs(1), keep=2)
+    store.download(tmp_path / "run")
+    store.publish(2, with_logs(2) | {"selves/a.fledge": io.BytesIO(b"a")}, keep=2)
+
+    def sync(folder: Path) -> None:
+        if after in os.listdir(folder) or folder.name == after:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_store, "sync_folder", sync)
+    with pytest.raises(KeyboardInterrupt):
+        store.download(tmp_path / "run")
+    names = {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()}
+    is_old = (tmp_path / "run" / "metrics.jsonl").read_text() == '{"step": 1}\n'
+    assert not (is_old and "checkpoint_000000002.fledge" in names)
+
+
+WHOLE = {"sha256": "0" * 64, "bytes": 1}
+GOOD = {"config.yaml": WHOLE, "checkpoints/checkpoint_000000009.fledge": WHOLE}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"step": float("inf"), "sequence": 9, "files": GOOD},
+        {"step": 9, "sequence": 10**400, "files": GOOD},
+        {"step": 9, "sequence": 9, "files": GOOD | {"run.json": {"sha256": "0" * 64, "bytes": float("inf")}}},
+        {"step": 9, "sequence": 9, "files": {}},
+        {"step": 9, "sequence": 9, "files": {"config.yaml": WHOLE}},
+        {"step": 9, "sequence": 9, "files": {"checkpoints/checkpoint_000000009.fledge": WHOLE}},
+        {"step": 9, "sequence": 9, "files": GOOD | {"checkpoints": WHOLE}},
+        {"step": 9, "sequence": 9, "files": GOOD, "config": "other"},
+        {"step": 9, "sequence": 9, "files": GOOD, "config": 1},
+    ],
+)
+def test_an_impossible_index_entry_counts_as_none(body: dict[str, Any], tmp_path: Path, store: RunStore) -> None:
+    store.publish(1, files(1), keep=2)
+    text = json.dumps({"body": body, "sha256": digest_of(body)}).encode()
+    store.fs.pipe_file(f"{store.root}/index/9.json", text)
+    assert fetched(store, tmp_path / "run") == 1
+
+
+def test_a_folder_in_the_index_counts_as_none(tmp_path: Path) -> None:
+    place = RunStore(f"file://{tmp_path}/store")
+    place.publish(1, files(1), keep=2)
+    (tmp_path / "store" / "index" / "000000009-000000009-x.json").mkdir()
+    assert fetched(place, tmp_path / "run") == 1
+
+
+def test_a_store_that_cannot_be_written_is_told_before_the_training(store: RunStore) -> None:
+    store.check_writable()
+    assert store.fs.find(store.root) == []
+    FaultyFileSystem.reset(lambda number, name: fail(number)(number, name) if name == "open wb" else None)
+    with pytest.raises(StorageError, match=r"faulty://bucket/run cannot be written \(OSError: 503.*permissions"):
+        store.check_writable()
+
+
+def test_a_store_that_refuses_the_connection_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **options: Any) -> Any:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr("fsspec.core.url_to_fs", refuse)
+    with pytest.raises(StorageError, match=r"ftp://127.0.0.1:9/x cannot be reached \(ConnectionRefusedError"):
+        RunStore("ftp://127.0.0.1:9/x")
 
 
 @pytest.mark.parametrize(
@@ -224,6 +329,8 @@ def test_if_every_checkpoint_is_damaged_that_is_said(tmp_path: Path, store: RunS
         ("s3://bucket/run", "s3://bucket/run needs a package that is not installed .*s3fs"),
         ("nonsense://x", "not a URL that fsspec knows .*s3://bucket/folder"),
         ("runs/x", "not a URL that fsspec knows"),
+        ("file://relative/x", "names no absolute path: use file:///folder"),
+        ("simplecache::file://relative/x", "names no absolute path"),
     ],
 )
 def test_a_url_that_cannot_be_used_is_refused_in_a_sentence(url: str, sentence: str) -> None:
@@ -305,6 +412,7 @@ def test_if_the_store_is_slow_only_the_newest_is_uploaded(tmp_path: Path) -> Non
 
 def test_a_delta_goes_with_the_files_that_it_needs(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text("task: x\n")
     up = Uploader(RunStore(URL), tmp_path / "run", keep=1)
     with AsyncCheckpointSaver() as saver:
         history = CheckpointHistory(tmp_path / "run" / "checkpoints", saver=saver, keep_whole=3, delta="all")
