@@ -233,6 +233,10 @@ class RunStore:
                     if text not in reasons:
                         reasons.append(text)
                         logger.warning("%s: step %d is damaged: %s", self.url, entry.step, harmless(str(error)))
+        except OSError as error:
+            if isinstance(error, FledgeError):
+                raise
+            raise StorageError(f"{folder} cannot be written ({error.strerror}): choose another folder.") from error
         finally:
             if is_new:
                 with contextlib.suppress(OSError):  # it is not empty
