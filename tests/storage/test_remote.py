@@ -6,20 +6,17 @@ import io
 import json
 import multiprocessing
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
-import torch
 
 from fledge.core.errors import ConfigError, StorageError
-from fledge.storage import AsyncCheckpointSaver, CheckpointHistory
-from fledge.storage.remote import run_store, uploader
+from fledge.storage.remote import run_store
+from fledge.storage.remote.index_entry import digest_of
 from fledge.storage.remote.run_store import RunStore, is_url
-from fledge.storage.remote.uploader import Uploader
 from tests.storage.faulty_store import FaultyFileSystem, die, fail, register
 
 URL = "faulty://bucket/run"
@@ -30,9 +27,6 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[RunStore]:
     register()
     FaultyFileSystem.clear()
     monkeypatch.setattr(run_store, "WAIT_S", 0.0)
-    monkeypatch.setattr(uploader, "FIRST_WAIT_S", 0.01)
-    monkeypatch.setattr(uploader, "HURRY_S", 0.05)
-    monkeypatch.setattr(uploader, "PATIENCE_S", 1.0)
     yield RunStore(URL)
     FaultyFileSystem.clear()
 
@@ -187,15 +181,10 @@ def test_a_damaged_object_falls_back_to_the_checkpoint_before(
 @pytest.mark.parametrize(
     "content",
     [
-        b"",
-        b"[]",
-        b"null",
-        b'{"body": {}}',
-        b"\xff",
-        b"{" * 100_000,
+        b"", b"[]", b"null", b'{"body": {}}', b"\xff", b"{" * 100_000,
         json.dumps({"body": {"step": 9}, "sha256": "0"}).encode(),
     ],
-)
+)  # fmt: skip
 def test_a_damaged_index_entry_counts_as_none(content: bytes, tmp_path: Path, store: RunStore) -> None:
     for step in (1, 2):
         entry = store.publish(step, files(step), keep=2)
@@ -206,16 +195,102 @@ def test_a_damaged_index_entry_counts_as_none(content: bytes, tmp_path: Path, st
 @pytest.mark.parametrize("name", ["../out", "/etc/passwd", "checkpoints/../../x", "a/b", "..", ".bashrc"])
 def test_an_entry_writes_only_into_the_runs_folder(name: str, tmp_path: Path, store: RunStore) -> None:
     body: dict[str, Any] = {"step": 1, "sequence": 1, "files": {name: {"sha256": "0" * 64, "bytes": 0}}}
-    text = json.dumps({"body": body, "sha256": run_store.digest_of(body)}).encode()
+    text = json.dumps({"body": body, "sha256": digest_of(body)}).encode()
     store.fs.pipe_file(f"{store.root}/index/1.json", text)
     assert store.entries() == []
 
 
-def test_if_every_checkpoint_is_damaged_that_is_said(tmp_path: Path, store: RunStore) -> None:
+def test_if_every_checkpoint_is_damaged_that_is_said_and_nothing_is_written(tmp_path: Path, store: RunStore) -> None:
     entry = store.publish(1, files(1), keep=2)
-    damage(store, f"objects/{entry.files['config.yaml'].sha256}", b"x")
+    damage(store, f"objects/{entry.files['checkpoints/checkpoint_000000001.fledge'].sha256}", b"x")
     with pytest.raises(StorageError, match=r"has no undamaged checkpoint: step 1: .*other content"):
         store.download(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def with_logs(step: int) -> dict[str, io.BytesIO]:
+    logs = {"metrics.jsonl": f'{{"step": {step}}}\n', "run.json": "{}"}
+    return files(step) | {name: io.BytesIO(text.encode()) for name, text in logs.items()}
+
+
+def test_an_entry_with_a_damaged_file_leaves_nothing_in_the_folder(tmp_path: Path, store: RunStore) -> None:
+    for step in (1, 2):
+        entry = store.publish(step, with_logs(step), keep=2)
+    damage(store, f"objects/{entry.files['metrics.jsonl'].sha256}", b"x")
+    assert fetched(store, tmp_path / "run") == 1
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == '{"step": 1}\n'
+    found = sorted(str(path.relative_to(tmp_path / "run")) for path in (tmp_path / "run").rglob("*"))
+    assert found == [
+        "checkpoints",
+        "checkpoints/checkpoint_000000001.fledge",
+        "config.yaml",
+        "metrics.jsonl",
+        "run.json",
+    ]
+
+
+@pytest.mark.parametrize("content", [None, b"x"])
+def test_a_damaged_file_that_all_checkpoints_share_costs_none_of_them(
+    content: bytes | None, tmp_path: Path, store: RunStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    for step in (1, 2):
+        entry = store.publish(step, with_logs(step), keep=2)
+    for name in ("config.yaml", "run.json"):
+        damage(store, f"objects/{entry.files[name].sha256}", content)
+    assert fetched(store, tmp_path / "run") == 2
+    assert not (tmp_path / "run" / "run.json").exists()
+    assert "step 2 is used without its run.json" in caplog.text
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path, store: RunStore) -> None:
+    store.publish(1, files(1), keep=2)
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=r"file/run cannot be written \(.*: choose another folder"):
+        store.download(tmp_path / "file" / "run")
+
+
+@pytest.mark.parametrize("after", ["selves", "metrics.jsonl", "checkpoints"])
+def test_a_kill_between_two_moves_never_leaves_a_new_checkpoint_with_old_logs(
+    after: str, tmp_path: Path, store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.publish(1, with_logs(1), keep=2)
+    store.download(tmp_path / "run")
+    store.publish(2, with_logs(2) | {"selves/a.fledge": io.BytesIO(b"a")}, keep=2)
+
+    def sync(folder: Path) -> None:
+        if after in os.listdir(folder) or folder.name == after:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_store, "sync_folder", sync)
+    with pytest.raises(KeyboardInterrupt):
+        store.download(tmp_path / "run")
+    names = {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()}
+    is_old = (tmp_path / "run" / "metrics.jsonl").read_text() == '{"step": 1}\n'
+    assert not (is_old and "checkpoint_000000002.fledge" in names)
+
+
+def test_a_folder_in_the_index_counts_as_none(tmp_path: Path) -> None:
+    place = RunStore(f"file://{tmp_path}/store")
+    place.publish(1, files(1), keep=2)
+    (tmp_path / "store" / "index" / "000000009-000000009-x.json").mkdir()
+    assert fetched(place, tmp_path / "run") == 1
+
+
+def test_a_store_that_cannot_be_written_is_told_before_the_training(store: RunStore) -> None:
+    store.check_writable()
+    assert store.fs.find(store.root) == []
+    FaultyFileSystem.reset(lambda number, name: fail(number)(number, name) if name == "open wb" else None)
+    with pytest.raises(StorageError, match=r"faulty://bucket/run cannot be written \(OSError: 503.*permissions"):
+        store.check_writable()
+
+
+def test_a_store_that_refuses_the_connection_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **options: Any) -> Any:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr("fsspec.core.url_to_fs", refuse)
+    with pytest.raises(StorageError, match=r"ftp://127.0.0.1:9/x cannot be reached \(ConnectionRefusedError"):
+        RunStore("ftp://127.0.0.1:9/x")
 
 
 @pytest.mark.parametrize(
@@ -224,6 +299,8 @@ def test_if_every_checkpoint_is_damaged_that_is_said(tmp_path: Path, store: RunS
         ("s3://bucket/run", "s3://bucket/run needs a package that is not installed .*s3fs"),
         ("nonsense://x", "not a URL that fsspec knows .*s3://bucket/folder"),
         ("runs/x", "not a URL that fsspec knows"),
+        ("file://relative/x", "names no absolute path: use file:///folder"),
+        ("simplecache::file://relative/x", "names no absolute path"),
     ],
 )
 def test_a_url_that_cannot_be_used_is_refused_in_a_sentence(url: str, sentence: str) -> None:
@@ -234,94 +311,3 @@ def test_a_url_that_cannot_be_used_is_refused_in_a_sentence(url: str, sentence: 
 def test_a_url_is_told_from_a_path() -> None:
     assert [is_url(text) for text in ("s3://b/run", "memory://x", "file:///x", "simplecache::s3://x")] == [True] * 4
     assert not any(is_url(text) for text in ("runs/x", "/x", "auto", "C:\\x", True, "x//y"))
-
-
-# ---- uploads in the background ---------------------------------------------------------------------------------------
-
-
-def saved(history: CheckpointHistory, step: int) -> Any:
-    return history.save({"model": {"w": torch.full((8,), float(step))}}, step)
-
-
-def run_uploads(folder: Path, steps: int, keep_whole: int = 2) -> Uploader:
-    folder.mkdir()
-    (folder / "config.yaml").write_text("task: x\n")
-    up = Uploader(RunStore(URL), folder, keep=2)
-    with AsyncCheckpointSaver() as saver:
-        history = CheckpointHistory(folder / "checkpoints", saver=saver, keep_whole=keep_whole)
-        for step in range(1, steps + 1):
-            up.submit(step, saved(history, step))
-    return up
-
-
-def newest(tmp_path: Path) -> float:
-    RunStore(URL).download(tmp_path / "fetched")
-    return float(CheckpointHistory(tmp_path / "fetched" / "checkpoints").load_latest()[0]["model"]["w"][0])
-
-
-def test_a_store_with_faults_gets_the_last_checkpoint_all_the_same(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    FaultyFileSystem.reset(lambda number, name: fail(number)(number, name) if number % 13 < 8 and number < 60 else None)
-    up = run_uploads(tmp_path / "run", 5)
-    up.finish()
-    assert newest(tmp_path) == 5.0
-    assert up.get_stats()["upload_failures"] > 0
-    assert up.get_stats()["uploads"] > 0
-    told = [record.getMessage() for record in caplog.records if URL in record.getMessage()]
-    assert "was not uploaded (OSError: 503" in told[0]
-    assert "training goes on" in told[0]
-    assert "uploads work again" in told[-1]
-
-
-def test_a_store_that_stays_down_is_told_at_the_end(tmp_path: Path) -> None:
-    FaultyFileSystem.reset(fail(*range(10_000)))
-    up = run_uploads(tmp_path / "run", 3)
-    with pytest.raises(
-        StorageError, match=r"newest checkpoint is in .*run, but not in faulty://bucket/run \(OSError: 503"
-    ):
-        up.finish()
-    up.finish()
-
-
-def test_a_store_that_hangs_does_not_keep_the_program(tmp_path: Path) -> None:
-    hanging = threading.Event()
-    FaultyFileSystem.reset(lambda number, name: hanging.wait(60) and None)
-    up = run_uploads(tmp_path / "run", 3)
-    with pytest.raises(StorageError, match="the store does not answer"):
-        up.finish()
-    hanging.set()
-
-
-def test_if_the_store_is_slow_only_the_newest_is_uploaded(tmp_path: Path) -> None:
-    first = threading.Event()
-    FaultyFileSystem.reset(lambda number, name: first.wait(60) and None)
-    up = run_uploads(tmp_path / "run", 9)
-    first.set()
-    up.finish()
-    assert newest(tmp_path) == 9.0
-    assert up.uploads <= 2
-
-
-def test_a_delta_goes_with_the_files_that_it_needs(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    up = Uploader(RunStore(URL), tmp_path / "run", keep=1)
-    with AsyncCheckpointSaver() as saver:
-        history = CheckpointHistory(tmp_path / "run" / "checkpoints", saver=saver, keep_whole=3, delta="all")
-        for step in (1, 2, 3):
-            saved(history, step).wait()
-        up.submit(3, history.folder / "checkpoint_000000003.fledge")
-    up.finish()
-    assert newest(tmp_path) == 3.0
-
-
-def test_a_checkpoint_reduced_to_its_weights_is_never_published(tmp_path: Path) -> None:
-    up = run_uploads(tmp_path / "run", 1)
-    up.finish()
-    history = CheckpointHistory(tmp_path / "run" / "checkpoints", keep_whole=1)
-    for step in (2, 3):
-        saved(history, step)
-    again = Uploader(RunStore(URL), tmp_path / "run", keep=2)
-    again.submit(2, history.folder / "checkpoint_000000002.fledge")
-    again.finish()
-    assert newest(tmp_path) == 1.0

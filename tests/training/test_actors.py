@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 
+from fledge.collect.remote import NoExperienceError
 from fledge.core.errors import ConfigError
 from fledge.storage import CheckpointHistory, exchange
 from fledge.storage.exchange import ExchangeClient, Kind, Refused, Unreachable, read_token
@@ -169,6 +170,21 @@ def test_a_run_that_waits_for_actors_stops_saves_and_says_why(tmp_path: Path, mo
     resumed = Learning(tmp_path / "run", resume=True).start(monkeypatch)
     Actor(resumed.options, find_task(TOY)).run()
     assert resumed.join()["frames"] == ITERATIONS * N * T
+
+
+@pytest.mark.parametrize("share", ["0", "0.5"])
+def test_a_run_goes_on_without_actors_and_with_actors_again(
+    share: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["actors.wait_minutes=0.0005", f"actors.local_share={share}"]
+    with pytest.raises(NoExperienceError):
+        Learning(tmp_path / "run", *words).start(monkeypatch).join()
+    alone = Learning(tmp_path / "run", "actors.listen=", "max_minutes=1e-9", resume=True)
+    alone._train(True)
+    assert alone.error is None
+    again = Learning(tmp_path / "run", *words, resume=True).start(monkeypatch)
+    with pytest.raises(NoExperienceError):
+        again.join()
 
 
 # ---- an actor --------------------------------------------------------------------------------------------------------

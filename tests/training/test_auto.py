@@ -270,19 +270,29 @@ def test_a_full_disk_stops_the_run_before_a_size_changes(tmp_path: Path, monkeyp
     assert not resized
 
 
+GOOD: dict[str, Any] = {"iteration": 0, "why": "start", "seconds": 1.0, "noise_scale": None, "trials": []}
+GOOD |= {"old": {ENVS: 8, MINIBATCH: 8}, "new": {ENVS: 8, MINIBATCH: 8}}
+DAMAGED: list[dict[str, Any]] = [
+    {"why": "noise"},
+    {"why": "noise", "noise_scale": float("nan")},
+    {"new": {ENVS: 8, MINIBATCH: 16}},
+    {"new": {ENVS: True, MINIBATCH: 8}},
+    {"iteration": True},
+    {"seconds": float("nan")},
+    {"why": "else"},
+    {"trials": [{}]},
+    {"trials": None},
+]
+
+
 @pytest.mark.parametrize(
-    "line", ["{}", "no json", '{"iteration": -5}', "[" * 100_000, '{"new": {"env.num_envs": 1.5}}']
+    "line",
+    ["{}", "no json", '{"iteration": -5}', "[" * 100_000, '{"new": {"env.num_envs": 1.5}}']
+    + [json.dumps(GOOD | other) for other in DAMAGED],
 )
 def test_a_damaged_record_is_refused_with_its_line(line: str, tmp_path: Path) -> None:
     path = tmp_path / "auto.jsonl"
-    good = {
-        "iteration": 0,
-        "why": "start",
-        "seconds": 1.0,
-        "old": {ENVS: 8, MINIBATCH: 8},
-        "new": {ENVS: 8, MINIBATCH: 8},
-    }
-    path.write_text(f"{json.dumps(good)}\n{line}\n")
+    path.write_text(f"{json.dumps(GOOD)}\n{line}\n")
     with pytest.raises(InputError, match=r"Line 2 of .*remove it to measure again"):
         read_records(path)
 

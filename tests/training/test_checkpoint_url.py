@@ -16,6 +16,7 @@ from fledge.core.errors import ConfigError, StorageError
 from fledge.storage import CheckpointHistory
 from fledge.storage.remote import run_store, uploader
 from fledge.storage.remote.run_store import RunStore
+from fledge.training.run_folder import refuse_used_url
 from tests.storage.faulty_store import FaultyFileSystem, fail, register
 
 URL = "faulty://bucket/cartpole"
@@ -124,3 +125,8 @@ def test_misuse_of_a_url_is_one_sentence(tmp_path: Path) -> None:
     assert "faulty://bucket/none holds no run: check the address" in done.output
     assert not (tmp_path / "none").exists()
     assert not (tmp_path / "other").exists()
+
+
+def test_a_url_in_memory_is_said_to_keep_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    refuse_used_url("memory://bucket/empty")
+    assert "when the process ends, nothing of it is left" in caplog.text

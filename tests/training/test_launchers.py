@@ -70,6 +70,10 @@ def test_a_launchers_variables_give_the_rank(words: str, place: tuple[int, int, 
         f"{STEP} SLURM_PTY_PORT=4711",  # srun --pty bash
         "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1",
         "PET_NNODES=1",
+        "SLURM_STEP_NUM_TASKS=",
+        "OMPI_COMM_WORLD_SIZE=",
+        "PET_NNODES=",
+        "WORLD_SIZE= RANK=",
     ],
 )
 def test_a_shell_or_a_script_of_a_job_waits_for_no_ranks(words: str, set_words: Any) -> None:
@@ -85,6 +89,12 @@ def test_a_shell_or_a_script_of_a_job_waits_for_no_ranks(words: str, set_words: 
         (f"{MPI} WORLD_SIZE=2 RANK=0", "WORLD_SIZE=2, but mpirun set OMPI_COMM_WORLD_SIZE=4"),
         (f"{STEP} SLURM_PROCID=9", "SLURM_PROCID is '9', but must be a whole number from 0 to 7"),
         ("OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4", "MASTER_ADDR is not set"),
+        *[
+            (f"{STEP} SLURM_STEP_ID={x}", f"SLURM_STEP_ID is '{x}', but must be")
+            for x in ("garbage", "x7", "4294967296")
+        ],
+        (f"{STEP} SLURM_JOB_ID=garbage", "SLURM_JOB_ID is 'garbage', but must be"),
+        (f"RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=x {PLAIN}", "LOCAL_WORLD_SIZE is 'x', but must be"),
         ("PET_NNODES=2:4", "PET_NNODES is '2:4', which only torchrun reads"),
         ("PET_NNODES=2", "start the container with `torchrun -m fledge.cli train"),
     ],
@@ -103,6 +113,8 @@ def test_under_slurm_rank_0_is_on_the_first_node_at_a_port_of_the_step(set_words
     assert 20_000 <= port < 32_000
     set_words("SLURM_STEP_ID=1")
     assert master_address(5) == ("node03", port + 1)
+    set_words("SLURM_STEP_ID=")
+    assert master_address(5) == ("node03", port)
     set_words("MASTER_ADDR=other MASTER_PORT=4000")
     assert master_address(5) == ("other", 4000)
 
@@ -111,11 +123,17 @@ def test_under_slurm_rank_0_is_on_the_first_node_at_a_port_of_the_step(set_words
     ("nodes", "first"),
     [
         ("one", "one"), ("a,b", "a"), ("n[1-3]", "n1"), ("n[07,09-12],m1", "n07"), ("n[1-2]-ib,x", "n1-ib"),
-        ("10.0.0.1", "10.0.0.1"),
+        ("10.0.0.1", "10.0.0.1"), ("rack[1-2]node[3-4]", "rack1node3"), ("r[02,4]n[7]-ib,x[1]", "r02n7-ib"),
     ],
 )  # fmt: skip
 def test_the_first_host_of_slurms_list(nodes: str, first: str) -> None:
     assert first_host(nodes) == first
+
+
+@pytest.mark.parametrize("nodes", ["", "n[", "n[x]", "[]"])
+def test_what_is_no_list_of_hosts_is_refused(nodes: str) -> None:
+    with pytest.raises(ConfigError, match="not a list of hosts: set MASTER_ADDR"):
+        first_host(nodes)
 
 
 # ---- connections, and the run on another host ------------------------------------------------------------------------

@@ -217,9 +217,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         try:
             record = json.loads(line)
-            sizes = [record[entry][name] for entry in ("old", "new") for name in (ENVS, MINIBATCH)]
-            good = all(isinstance(size, int) and size > 0 for size in [*sizes, record["iteration"] + 1])
-            good = good and float(record["seconds"]) >= 0 and isinstance(record["why"], str)
+            good = is_decision(record)
         except (ValueError, KeyError, TypeError, RecursionError):
             good = False
         if not good:
@@ -228,6 +226,21 @@ def read_records(path: Path) -> list[dict[str, Any]]:
             )
         records.append(record)
     return records
+
+
+def is_decision(record: Any) -> bool:
+    """Return whether a record has all that a resumed run reads, with the right types; raise KeyError or TypeError if not."""
+    sizes = [record[entry][name] for entry in ("old", "new") for name in (ENVS, MINIBATCH)]
+    sizes += [trial[ENVS] for trial in record["trials"]]
+    uses_noise = record["why"] == "noise" or record["old"][MINIBATCH] != record["new"][MINIBATCH]
+    numbers = [record["seconds"], *([record["noise_scale"]] if uses_noise else [])]
+    return (
+        all(type(size) is int and size > 0 for size in [*sizes, record["iteration"] + 1])
+        and type(record["iteration"]) is int
+        and all(type(number) in (int, float) and abs(number) < math.inf for number in numbers)
+        and record["seconds"] >= 0
+        and record["why"] in ("start", "load", "noise")
+    )
 
 
 def write_records(path: Path, records: list[dict[str, Any]]) -> None:

@@ -4,8 +4,8 @@
     srun (Slurm)                        SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_STEP_NODELIST
     mpirun (Open MPI)                   OMPI_COMM_WORLD_RANK, ..._SIZE, ..._LOCAL_RANK; MASTER_ADDR
 
-Variables of the first line win. Slurm also sets variables in an interactive shell and in a job script outside of srun; only a
-step of several tasks counts.
+Variables of the first line win, and an empty one counts as unset. Slurm also sets variables in an interactive shell and in a
+job script outside of srun; only a step of several tasks counts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from fledge.core.errors import ConfigError
 
 PORTS = range(20_000, 32_000)  # below the ports that the system gives to outgoing connections
-INTERACTIVE_STEP = 0xFFFF_FF00  # step ids from here on are Slurm's own: job scripts and interactive shells
+INTERACTIVE_STEP, LAST_STEP = 0xFFFF_FF00, 0xFFFF_FFFF  # step ids that are Slurm's own: job scripts, interactive shells
 
 
 @dataclass(frozen=True)
@@ -52,24 +52,25 @@ def place_from_environment() -> Place | None:
         ConfigError: A variable is missing, is not a whole number in its range, or contradicts another one.
     """
     launcher = find_launcher()
-    if "WORLD_SIZE" not in os.environ and launcher is None:
+    if not is_set("WORLD_SIZE") and launcher is None:
         refuse_missing_torchrun()
         return None
     of = launcher or Launcher("", "RANK", "WORLD_SIZE", "LOCAL_RANK")
-    size = read_variable("WORLD_SIZE" if "WORLD_SIZE" in os.environ else of.size, 1)
-    if size == 1 and "RANK" not in os.environ:
+    size = read_variable("WORLD_SIZE" if is_set("WORLD_SIZE") else of.size, 1)
+    if size == 1 and not is_set("RANK"):
         return Place(0, 1, 0)
-    rank = read_variable("RANK" if "RANK" in os.environ or launcher is None else of.rank, 0, size - 1)
-    if launcher and size > 1 and "TORCHELASTIC_RUN_ID" not in os.environ:  # torchrun may itself be started by srun
+    rank = read_variable("RANK" if is_set("RANK") or launcher is None else of.rank, 0, size - 1)
+    if launcher and size > 1 and not is_set("TORCHELASTIC_RUN_ID"):  # torchrun may itself be started by srun
         for name, number, theirs in (("WORLD_SIZE", size, launcher.size), ("RANK", rank, launcher.rank)):
             if number != read_variable(theirs, 0):
                 raise ConfigError(
                     f"The environment variables contradict each other: {name}={number}, but {launcher.name} set {theirs}="
                     f"{os.environ[theirs]}. Unset RANK and WORLD_SIZE; for a separate training in each task, set WORLD_SIZE=1."
                 )
-    name = "LOCAL_RANK" if "LOCAL_RANK" in os.environ else of.local
-    local = read_variable(name, 0) if name in os.environ else None
+    name = "LOCAL_RANK" if is_set("LOCAL_RANK") else of.local
+    local = read_variable(name, 0) if is_set(name) else None
     if size > 1:
+        read_local_size(size)
         master_address(rank)
     return Place(rank, size, local)
 
@@ -77,11 +78,9 @@ def place_from_environment() -> Place | None:
 def find_launcher() -> Launcher | None:
     """Return the launcher, other than torchrun, that started this process as one of several; None if there is none."""
     for launcher in LAUNCHERS:
-        if launcher.size not in os.environ or read_variable(launcher.size, 1) == 1:
+        if not is_set(launcher.size) or read_variable(launcher.size, 1) == 1:
             continue
-        if launcher.name == "srun" and (
-            "SLURM_PTY_PORT" in os.environ or int(os.environ.get("SLURM_STEP_ID", "0")) >= INTERACTIVE_STEP
-        ):
+        if launcher.name == "srun" and (is_set("SLURM_PTY_PORT") or read_step() >= INTERACTIVE_STEP):
             continue
         return launcher
     return None
@@ -89,7 +88,7 @@ def find_launcher() -> Launcher | None:
 
 def refuse_missing_torchrun() -> None:
     """Raise ConfigError if Kubernetes set the variables of torchrun (PET_NNODES), but torchrun did not start this process."""
-    nodes = os.environ.get("PET_NNODES", "1")
+    nodes = os.environ["PET_NNODES"] if is_set("PET_NNODES") else "1"
     if nodes.rpartition(":")[2] != "1":
         raise ConfigError(
             f"The environment variable PET_NNODES is {nodes!r}, which only torchrun reads: start the container with "
@@ -102,31 +101,45 @@ def master_address(rank: int) -> tuple[str, int]:
 
     The default is the first host of the step, and a port that depends on the job and the step.
     """
-    host, slurm = os.environ.get("MASTER_ADDR", ""), "SLURM_STEP_NODELIST" in os.environ and find_launcher()
+    host, slurm = os.environ.get("MASTER_ADDR", "").strip(), is_set("SLURM_STEP_NODELIST") and find_launcher()
     if not host and slurm:
         host = first_host(os.environ["SLURM_STEP_NODELIST"])
     if not host:
         raise ConfigError(variable_error("MASTER_ADDR", "but must name the host of rank 0"))
-    if "MASTER_PORT" not in os.environ and slurm and os.environ.get("SLURM_JOB_ID", "").isdecimal():
-        job, step = int(os.environ["SLURM_JOB_ID"]), int(os.environ.get("SLURM_STEP_ID", "0"))
-        return host, PORTS[(7 * job + step) % len(PORTS)]
+    if not is_set("MASTER_PORT") and slurm and is_set("SLURM_JOB_ID"):
+        return host, PORTS[(7 * read_variable("SLURM_JOB_ID", 0) + read_step()) % len(PORTS)]
     return host, read_variable("MASTER_PORT", 1, 65535)
 
 
 def first_host(nodes: str) -> str:
     """Return the first host of Slurm's list: node03 of node[03-05,9],gpu1."""
-    found = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?", nodes)
+    found = re.match(r"(?:[^,\[\]]|\[\d[^\[\]]*\])+(?=,|$)", nodes)
     if not found:
         raise ConfigError(
             f"SLURM_STEP_NODELIST is {nodes!r}, which is not a list of hosts: set MASTER_ADDR to rank 0's host."
         )
-    return "".join(part or "" for part in found.groups())
+    return re.sub(r"\[(\d+)[^\]]*\]", r"\1", found[0])
+
+
+def is_set(name: str) -> bool:
+    """Return whether an environment variable is set and not empty."""
+    return bool(os.environ.get(name, "").strip())
+
+
+def read_step() -> int:
+    """Return the id of the Slurm step; 0 if it is not set."""
+    return read_variable("SLURM_STEP_ID", 0, LAST_STEP) if is_set("SLURM_STEP_ID") else 0
+
+
+def read_local_size(size: int) -> int | None:
+    """Return LOCAL_WORLD_SIZE, the number of ranks on this host among `size`; None if it is not set."""
+    return read_variable("LOCAL_WORLD_SIZE", 1, size) if is_set("LOCAL_WORLD_SIZE") else None
 
 
 def read_variable(name: str, least: int, most: int | None = None) -> int:
     """Return the whole number in an environment variable; raise ConfigError if it is missing or out of range."""
     text = os.environ.get(name, "").strip()
-    number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 12 else -1
     if number < least or (most is not None and number > most):
         limits = f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {most}"
         raise ConfigError(variable_error(name, f"but must be {least if least == most else limits}"))

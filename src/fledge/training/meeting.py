@@ -37,7 +37,7 @@ from fledge.core.errors import ConfigError, FledgeError
 from fledge.core.machine import pick_device, torch_threads
 from fledge.core.parent_process import when_parent_ends
 from fledge.training.connections import end_silent_connections
-from fledge.training.launchers import master_address, place_from_environment, read_variable
+from fledge.training.launchers import master_address, place_from_environment, read_local_size
 from fledge.training.ranks import PARENT, TOLD, Children, Ranks
 from fledge.training.store import POLL_S, TIMEOUT, agree_on_prefix, connect_store, uses_torchrun_store
 
@@ -84,9 +84,7 @@ class Meeting:
         self.store.set(f"note/{rank}", json.dumps([socket.gethostname(), note]))
         self.notes = [tuple(json.loads(self._wait(f"note/{other}"))) for other in range(size)]
         hosts = [host for host, _ in self.notes]
-        here = hosts.count(hosts[rank])
-        if "LOCAL_WORLD_SIZE" in os.environ:
-            here = read_variable("LOCAL_WORLD_SIZE", 1)
+        here = read_local_size(size) or hosts.count(hosts[rank])
         self.ranks = Ranks(rank, size, hosts[:rank].count(hosts[rank]) if local is None else local, here)
 
     def _wait(self, key: str, alive: Callable[[], None] | None = None, limit_s: float = math.inf) -> str:

@@ -228,12 +228,14 @@ class TrainingState:
         restart = list(changes["restart"])
         restart += [] if all(env.resumes_exactly for env in self.envs) else ["env (its state cannot be saved)"]
         restart += ["number of ranks"] if len(state["ranks"]) != self.ranks.size else []
+        own = state["ranks"][min(self.ranks.rank, len(state["ranks"]) - 1)]
+        if isinstance(self.collector, RemoteCollector) != ("version" in own["collector"]):  # other envs than before
+            restart.append("actors.listen")
         if restart:
             lost = f"{self.task.metrics.unit} begin new episodes"
             lost += ", and the replay is empty" if self.cfg.off_policy else ""
             also = f"; also changed: {', '.join(changes['changes'])}" if changes["changes"] else ""
             return f"with another {', '.join(restart)}: {lost}{also}"
-        own = state["ranks"][self.ranks.rank]
         self.collector.load_state_dict(own["collector"])
         self.learner.load_rank_state(own)
         torch.set_rng_state(own["rng"].cpu())

@@ -79,12 +79,16 @@ def fetch_run(resume: bool | str, folder: Path | None, overrides: Sequence[str])
 
 
 def refuse_used_url(url: str) -> None:
-    """Raise ConfigError if a store already holds a run at the URL of a new run; StorageError if it does not answer."""
-    if found := RunStore(url).newest():
+    """Raise ConfigError if a store already holds a run at the URL of a new run; StorageError if it cannot be used."""
+    store = RunStore(url)
+    if found := store.newest():
         raise ConfigError(
             f"checkpoint_url={url} already holds a run, up to iteration {found.step}: continue it with "
             f"`fledge train --resume {shlex.quote(url)}`, or choose another URL."
         )
+    store.check_writable()
+    if url.rpartition("::")[2].startswith("memory://"):
+        logger.warning("%s is in this process's memory: when the process ends, nothing of it is left.", url)
 
 
 def refuse_old_run(folder: Path) -> None:

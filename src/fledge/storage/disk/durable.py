@@ -70,7 +70,7 @@ def durable_file(path: str | os.PathLike[str], verify: Callable[[Path], None] | 
             stream.close()  # Windows cannot rename an open file
         os.replace(temporary, path)
         renamed = True
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except BaseException as error:
         with contextlib.suppress(OSError):
             if os.getpid() == owner and not renamed:  # a forked child must not remove the parent's file
@@ -103,7 +103,7 @@ def make_folder(folder: Path) -> None:
     if folder != folder.parent:
         make_folder(folder.parent)
     folder.mkdir(exist_ok=True)
-    _sync_folder(folder.parent)
+    sync_folder(folder.parent)
 
 
 def _open_temporary(path: Path) -> tuple[DirectFile, Path]:
@@ -193,7 +193,8 @@ def lock_file(descriptor: int, wait: bool) -> bool | None:
     return True
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)
