@@ -199,6 +199,9 @@ void redirect(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::St
       value = Device(DeviceType::CPU);
     } else if (value.isDevice()) {
       to_host = true;
+    } else if (value.isStorage() && value.toStorage().device().is_cuda()) {
+      call.gpu = true;
+      value = cpu_storage(value.toStorage());
     } else {
       value = convert(value, [&](const at::Tensor& each) { return call.to_cpu(each); });
     }

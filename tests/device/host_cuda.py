@@ -179,6 +179,14 @@ def _patch_torch() -> None:
     for name, function in replaced.items():
         setattr(cuda, name, function)
     torch.Tensor.record_stream = lambda self, stream: None  # type: ignore[method-assign, assignment]
+    copy_storage = torch.UntypedStorage.clone
+
+    def clone_storage(self: Any) -> Any:
+        if self.device.type != "cuda":
+            return copy_storage(self)
+        return torch.empty(0, dtype=torch.uint8, device="cuda").set_(self).clone().untyped_storage()
+
+    torch.UntypedStorage.clone = clone_storage  # type: ignore[method-assign]
     numpy = torch.Tensor.numpy
 
     def to_numpy(self: Any, **options: Any) -> Any:
@@ -251,7 +259,15 @@ def _patch_warp() -> None:
             return mark(real["zeros"](*args, device="cpu", **options))
         return real["zeros"](*args, device=device, **options)
 
-    def launch(kernel: Any, dim: Any, inputs: Any = (), outputs: Any = (), device: Any = None, record_cmd: bool = False, **options: Any) -> Any:
+    def launch(
+        kernel: Any,
+        dim: Any,
+        inputs: Any = (),
+        outputs: Any = (),
+        device: Any = None,
+        record_cmd: bool = False,
+        **options: Any,
+    ) -> Any:
         name = f"{kernel.module.name.removeprefix('fledge.')}.{kernel.key}"
         ours = device is not None and is_ours(device)
         for value in (*inputs, *outputs):
@@ -318,7 +334,14 @@ WAITS = {
     "aten::multinomial": "values are checked: multinomial()",
     "aten::is_nonzero": "a value is read: bool()",
 }
-NO_KERNEL = ("aten::empty", "aten::new_empty", "aten::detach", "aten::lift_fresh", "aten::_local_scalar_dense", "aten::set_")
+NO_KERNEL = (
+    "aten::empty",
+    "aten::new_empty",
+    "aten::detach",
+    "aten::lift_fresh",
+    "aten::_local_scalar_dense",
+    "aten::set_",
+)
 DEFERRED = ("aten::to", "aten::_to_copy")
 
 
