@@ -40,7 +40,7 @@ SCENARIOS: dict[str, tuple[str, str | None, list[str]]] = {
 }
 
 
-def make_run(name: str, device: str) -> Any:
+def make_run(name: str, device: str, more: list[str] | None = None) -> Any:
     import torch
 
     from fledge.tasks.registry import find_task
@@ -51,7 +51,9 @@ def make_run(name: str, device: str) -> Any:
     task_name, preset, settings = SCENARIOS[name]
     torch.manual_seed(0)
     task = find_task(task_name)
-    cfg = make_config(task, preset, [*settings, "env.num_envs=64", "total_frames=100000", f"device={device}"])
+    cfg = make_config(
+        task, preset, [*settings, *(more or []), "env.num_envs=64", "total_frames=100000", f"device={device}"]
+    )
     return TrainingState(cfg, Ranks(), task)
 
 
