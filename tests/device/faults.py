@@ -206,6 +206,27 @@ def what_ranks_send_each_other_is_in_host_memory() -> None:
     assert torch.equal(pickle.loads(sent[0])["own"], part["own"].cpu())
 
 
+@check
+def policies_scripted_and_trained_are_evaluated_with_device_cuda() -> None:
+    import torch
+
+    import fledge
+    from fledge.envs.launch import Launcher
+
+    small = {"episodes": 8, "progress": False, "device": "cuda", "max_episode_steps": 40, "num_envs": 8}
+    flown: set[str] = set()
+    launch = Launcher.run
+    with mock.patch.object(Launcher, "run", lambda self, p: flown.add(str(self.device)) or launch(self, p)):
+        fledge.evaluate(["fledge-nav", "fledge-scan", "straight", "gap", "orca", "planner"], **small)
+        policy = fledge.load_policy("fledge-nav")
+        for shield in ("orca", "planner"):
+            fledge.evaluate(policy, shield=shield, **small)
+        assert policy.agent.device == torch.device("cpu"), "the caller's policy stays where it was"
+        fledge.evaluate(["crank", "pursuit"], task="aircombat", episodes=4, progress=False, device="cuda")
+        fledge.benchmark("crossing", "fledge-reflex", only=True, columns="0 movers", **small)
+    assert "cuda:0" in flown
+
+
 if __name__ == "__main__":
     host_cuda.start()
     for name in sys.argv[1:] or CHECKS:
