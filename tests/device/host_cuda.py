@@ -44,7 +44,7 @@ OURS = "/fledge/"
 
 @dataclass
 class Record:
-    """What a block of code did to the device."""
+    """Operators, launches and waits of a block of code."""
 
     ops: collections.Counter[str] = field(default_factory=collections.Counter)
     launches: collections.Counter[str] = field(default_factory=collections.Counter)
