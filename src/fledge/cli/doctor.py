@@ -22,8 +22,8 @@ def doctor(target: Path | None, repair: bool, as_json: bool) -> None:
     Without TARGET: checks Python, torch, Warp, GPU and driver, threads, memory, the folder of compiled kernels, fonts and the
     browser app, and names the fix for each problem.
 
-    With TARGET: lists the good and the damaged checkpoints, checkpoints that were saved as a difference from another file which
-    is now missing or damaged, and temporary files of killed processes. Reads every byte. --repair deletes no file.
+    With TARGET: lists the good and the damaged checkpoints, those saved as a difference from another file that is now missing
+    or damaged, and temporary files of killed processes. Reads every byte. --repair deletes no file.
 
     Exits with 1 if anything is wrong.
     """

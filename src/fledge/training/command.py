@@ -216,7 +216,7 @@ def read_training(
         _, cfg = read_run_config(folder, overrides, task)
         cfg = with_named_code(cfg, overrides)
         check_settings(before)
-        task.policy.build(task.policy.describe(task, before.learner.policy_form, before.env, before.policy))
+        policy = task.policy.build(task.policy.describe(task, before.learner.policy_form, before.env, before.policy))
         if has_saved(folder):
             refuse_misfits(flat_settings(before), cfg, policy.observes)
     else:
