@@ -14,7 +14,6 @@ import torch
 from fledge.core.errors import FormatError, NumericsError
 from fledge.core.machine import pick_device
 from fledge.core.overrides import build_config, to_plain
-from fledge.learn.ppo import Precision
 from fledge.storage import load_checkpoint, save_checkpoint
 from fledge.tasks.base import Task
 from fledge.tasks.registry import find_named_task
@@ -45,7 +44,7 @@ def replay_update(
         task: The run's task. Required if the task is your own code: code that only a file names is not run.
         algo: The run's algorithm. Required if the algorithm is your own code.
         device: "cpu", "cuda" or "cuda:N"; by default the kind of device that the run used, which draws the same random
-            numbers. On a CPU, an update in bf16 is repeated in fp32.
+            numbers.
     """
     state: dict[str, Any] = load_checkpoint(path)
     if not isinstance(state, dict) or not {"learner", "policy", "config", "progress"} <= set(state):
@@ -58,9 +57,6 @@ def replay_update(
     cfg = build_config(kind, [(str(path), state["config"])], (), aliases_of(task))
     used = str(state.get("device", cfg.device)).partition(":")[0]  # the run's GPU may be another one here
     place = pick_device(device or used, torch.cuda.device_count())
-    own = cfg.algo_settings
-    if place == "cpu" and getattr(own, "precision", None) is Precision.bf16:
-        own.precision = Precision.fp32
     learner = make_learner(cfg, task.policy.build(state["policy"]).to(place), Ranks())
     try:
         return learner.repeat(state)
