@@ -227,6 +227,30 @@ def policies_scripted_and_trained_are_evaluated_with_device_cuda() -> None:
     assert "cuda:0" in flown
 
 
+@check
+def maps_drawn_in_parallel_on_a_side_stream_are_those_of_the_cpu() -> None:
+    import torch
+
+    from fledge.tasks.navigation.config import NavigationConfig
+    from fledge.tasks.navigation.env import NavigationEnv
+
+    small: dict[str, Any] = {"num_envs": 6, "decimation": 4, "static_obstacles": 60, "moving_obstacles": 4}
+    refreshed = {"num_maps": 2, "map_refresh_steps": 16, "max_episode_steps": 60}
+    for more in (refreshed, {"num_maps": 1, "walls": True}, {"fresh_maps": True, "max_episode_steps": 40}):
+        found = []
+        for device in ("cpu", "cuda"):
+            env = NavigationEnv(NavigationConfig(**small, **more), device, seed=3)
+            env.reset()
+            for k in range(24):
+                out = env.step(torch.full((6, 3), 0.1 * (k % 5), device=device))
+            env.bank.wait()
+            columns = [env.bank.columns[name] for name in ("edges", "tops", "first")]
+            found.append([each.cpu() for each in (env.bank.grid, *columns, out["obs"]["lidar"], out["obs"]["state"])])
+            env.close()
+        for a, b in zip(*found, strict=True):
+            assert torch.equal(a, b), more
+
+
 if __name__ == "__main__":
     host_cuda.start()
     for name in sys.argv[1:] or CHECKS:

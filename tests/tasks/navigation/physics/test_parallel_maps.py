@@ -7,10 +7,10 @@ import pytest
 import torch
 import warp as wp
 
-from fledge.tasks.navigation.physics.columns import BUCKETS, Columns, sort_columns
-from fledge.tasks.navigation.physics.parallel_maps import SORTERS, draw_rows, sort_columns_in_parallel, spread_rows
+from fledge.tasks.navigation.physics.columns import BUCKETS, Columns
+from fledge.tasks.navigation.physics.parallel_maps import launch_drawing
 from fledge.tasks.navigation.physics.structs import allocate
-from fledge.tasks.navigation.physics.terrain import CELLS, WALL_HEIGHT, rasterise
+from fledge.tasks.navigation.physics.terrain import CELLS, WALL_HEIGHT
 from tests.tasks.navigation.physics.test_terrain import build
 
 WALLS = [[-50, -3, 450, 0], [-50, 400, 450, 403]]
@@ -30,23 +30,13 @@ def forests(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 def draw(boxes: np.ndarray, heights: np.ndarray, parallel: bool, slots: list[int]) -> dict[str, torch.Tensor]:
     k, n = heights.shape
-    given = [
-        n,
-        wp.array(np.ascontiguousarray(boxes, np.int32), dtype=wp.vec4i, device="cpu"),
-        wp.array(np.ascontiguousarray(heights, np.float32), device="cpu"),
-    ]
     index = wp.array(np.array(slots, np.int32), device="cpu")
+    placed = wp.array(np.ascontiguousarray(boxes, np.int32).reshape(k, n, 4), dtype=wp.vec4i, device="cpu")
+    tops = wp.array(np.ascontiguousarray(heights, np.float32), device="cpu")
     columns, tensors = allocate(Columns, {2: (k, n), "first": (k, BUCKETS + 1)}, torch.device("cpu"))
     tensors["grid"] = torch.zeros((k, CELLS * CELLS), dtype=torch.uint8)
-    grid = wp.from_torch(tensors["grid"])
-    if parallel:
-        rows = wp.zeros((len(slots), CELLS * CELLS), dtype=wp.uint8, device="cpu")
-        wp.launch(draw_rows, len(slots) * CELLS, [index, *given, rows], device="cpu")
-        wp.launch(spread_rows, len(slots) * CELLS, [index, rows, grid], device="cpu")
-        wp.launch(sort_columns_in_parallel, len(slots) * SORTERS, [index, *given, columns], device="cpu")
-    else:
-        wp.launch(rasterise, len(slots), [index, *given, grid], device="cpu")
-        wp.launch(sort_columns, len(slots), [index, *given, columns], device="cpu")
+    rows = wp.zeros((2, CELLS * CELLS), dtype=wp.uint8, device="cpu") if parallel else None  # fewer than maps
+    launch_drawing(index, placed, tops, wp.from_torch(tensors["grid"]), columns, rows, "cpu")
     return tensors
 
 

@@ -8,12 +8,36 @@ The distance to the nearest column is found in two passes, since it is a maximum
 Both passes and the sort give exactly the bytes of the serial kernels, which stay faster on the CPU. Slots below 0 are skipped.
 """
 
+from typing import Any
+
 import warp as wp
 
-from fledge.tasks.navigation.physics.columns import BUCKETS, Columns, bucket_of, edge_m
-from fledge.tasks.navigation.physics.terrain import CELLS, DISTANCE_CAP, HEIGHT_STEP, RING_CELLS, SOLID
+from fledge.tasks.navigation.physics.columns import BUCKETS, Columns, bucket_of, edge_m, sort_columns
+from fledge.tasks.navigation.physics.terrain import CELLS, DISTANCE_CAP, HEIGHT_STEP, RING_CELLS, SOLID, rasterise
 
 SORTERS = 512  # threads per map that sort its columns
+AT_ONCE = 64  # maps that are drawn together: 16 MB of `rows`
+
+
+def launch_drawing(
+    slots: Any, boxes: Any, heights: Any, grid: Any, columns: Any, rows: Any | None, device: str
+) -> None:
+    """Launch the kernels that write grids and sorted columns of some slots: in parallel with the buffer `rows`, else serially.
+
+    Args:
+        slots: Warp array of int32; with `rows`, entries below 0 are skipped.
+        rows: [up to AT_ONCE, CELLS * CELLS] uint8, overwritten; None on the CPU.
+    """
+    given: Any = [boxes.shape[1], boxes, heights]
+    if rows is None:
+        wp.launch(rasterise, len(slots), [slots, *given, grid], device=device)
+        wp.launch(sort_columns, len(slots), [slots, *given, columns], device=device)
+        return
+    for first in range(0, len(slots), len(rows)):
+        part: Any = slots[first : first + len(rows)]
+        wp.launch(draw_rows, len(part) * CELLS, [part, *given, rows], device=device)
+        wp.launch(spread_rows, len(part) * CELLS, [part, rows, grid], device=device)
+    wp.launch(sort_columns_in_parallel, len(slots) * SORTERS, [slots, *given, columns], device=device)
 
 
 @wp.kernel(enable_backward=False)
