@@ -34,24 +34,28 @@ def launch_drawing(
         wp.launch(sort_columns, len(slots), [slots, *given, columns], device=device)
         return
     for first in range(0, len(slots), len(rows)):
-        part: Any = slots[first : first + len(rows)]
-        wp.launch(draw_rows, len(part) * CELLS, [part, *given, rows], device=device)
-        wp.launch(spread_rows, len(part) * CELLS, [part, rows, grid], device=device)
+        count = min(len(rows), len(slots) - first)
+        wp.launch(draw_rows, count * CELLS, [first, slots, *given, rows], device=device)
+        wp.launch(spread_rows, count * CELLS, [first, slots, rows, grid], device=device)
     wp.launch(sort_columns_in_parallel, len(slots) * SORTERS, [slots, *given, columns], device=device)
 
 
 @wp.kernel(enable_backward=False)
 def draw_rows(
+    first: int,
     slots: wp.array(dtype=wp.int32),
     num_boxes: int,
     boxes: wp.array2d(dtype=wp.vec4i),
     heights: wp.array2d(dtype=wp.float32),
     rows: wp.array2d(dtype=wp.uint8),
 ):
-    """Write columns, and distances along y, of maps to `rows`, [maps, CELLS * CELLS]; CELLS threads per map."""
+    """Write columns, and distances along y, of maps to `rows`, [maps, CELLS * CELLS], from slots[first] on.
+
+    CELLS threads per map.
+    """
     n = wp.tid() / CELLS
     ix = wp.tid() % CELLS
-    slot = slots[n]
+    slot = slots[first + n]
     if slot < 0:
         return
     begin = ix * CELLS
@@ -78,10 +82,10 @@ def draw_rows(
 
 @wp.kernel(enable_backward=False)
 def spread_rows(slots: wp.array(dtype=wp.int32), rows: wp.array2d(dtype=wp.uint8), grid: wp.array2d(dtype=wp.uint8)):
-    """Write the grids of maps from their `rows`; CELLS threads per map."""
+    """Write the grids of maps from their `rows`, from slots[first] on; CELLS threads per map."""
     n = wp.tid() / CELLS
     iy = wp.tid() % CELLS
-    slot = slots[n]
+    slot = slots[first + n]
     if slot < 0:
         return
     for ix in range(CELLS):
