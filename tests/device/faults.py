@@ -231,12 +231,16 @@ def policies_scripted_and_trained_are_evaluated_with_device_cuda() -> None:
 def maps_drawn_in_parallel_on_a_side_stream_are_those_of_the_cpu() -> None:
     import torch
 
-    from fledge.tasks.navigation.config import NavigationConfig
+    from fledge.tasks.navigation.config import NavigationConfig, Starts
     from fledge.tasks.navigation.env import NavigationEnv
 
     small: dict[str, Any] = {"num_envs": 6, "decimation": 4, "static_obstacles": 60, "moving_obstacles": 4}
     refreshed = {"num_maps": 2, "map_refresh_steps": 16, "max_episode_steps": 60}
-    for more in (refreshed, {"num_maps": 1, "walls": True}, {"fresh_maps": True, "max_episode_steps": 40}):
+    for more in (
+        refreshed,
+        {"num_maps": 1, "walls": True, "starts": Starts.crossing},
+        {"fresh_maps": True, "max_episode_steps": 40},
+    ):
         found = []
         for device in ("cpu", "cuda"):
             env = NavigationEnv(NavigationConfig(**small, **more), device, seed=3)

@@ -179,7 +179,7 @@ def _cache() -> Check:
     start_warp()
     import warp as wp
 
-    folder, fix = Path(wp.config.kernel_cache_dir), "set WARP_CACHE_PATH to a folder that can be written."
+    folder, fix = Path(str(wp.config.kernel_cache_dir)), "set WARP_CACHE_PATH to a folder that can be written."
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

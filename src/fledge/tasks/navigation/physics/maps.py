@@ -207,7 +207,8 @@ class MapBank:
     def draw_boxes(self, slots: np.ndarray) -> None:
         """Write the grids and the sorted columns of some slots from `boxes` and `heights`."""
         index: Any = wp.array(slots.astype(np.int32), device=str(self.device))
-        launch_drawing(index, *self._boxes, self.maps.grid, self.maps.columns, self._rows, str(self.device))
+        boxes, heights = self._boxes
+        launch_drawing(index, boxes, heights, self.maps.grid, self.maps.columns, self._rows, str(self.device))
 
     def build_for_episodes(self, envs: np.ndarray, global_envs: np.ndarray, episodes: np.ndarray, clock: int) -> None:
         """Build the maps of these envs' next episodes, each in the env's own slot; used with `env.fresh_maps`."""

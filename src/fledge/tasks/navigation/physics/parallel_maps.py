@@ -81,7 +81,9 @@ def draw_rows(
 
 
 @wp.kernel(enable_backward=False)
-def spread_rows(slots: wp.array(dtype=wp.int32), rows: wp.array2d(dtype=wp.uint8), grid: wp.array2d(dtype=wp.uint8)):
+def spread_rows(
+    first: int, slots: wp.array(dtype=wp.int32), rows: wp.array2d(dtype=wp.uint8), grid: wp.array2d(dtype=wp.uint8)
+):
     """Write the grids of maps from their `rows`, from slots[first] on; CELLS threads per map."""
     n = wp.tid() / CELLS
     iy = wp.tid() % CELLS
