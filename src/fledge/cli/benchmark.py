@@ -58,7 +58,7 @@ def benchmark(
     drone at a time) or transfer (crossing with drones that fly in other simulators under a PX4-like autopilot; MuJoCo and
     PyFlyt if they are installed). POLICY is as for `fledge eval`;
     POLICY+SHIELD adds a safety filter, for example fledge-nav+planner. All policies fly with the same goal radius, collision
-    radius and time limit. Published results come from their authors' simulators.
+    radius and time limit. Published results come from their authors' simulators. device=cuda flies on a GPU.
     """
     check_output(options["picture"])
     from fledge.core.terminal import make_console

@@ -76,7 +76,7 @@ def eval(
     A single policy flies in its training env, at full difficulty (in navigation: all movers, no starts inside the forest).
     Several policies fly the same episodes, in the training env of the first trained policy, each with its own sensors and
     decision rate. perception=NAME sets the faults of detector, LiDAR and odometry (in navigation): perfect, typical, poor;
-    sensor=NAME the sensor of scripted policies: navrl, mid360, ouster16, d435, vl53l5cx.
+    sensor=NAME the sensor of scripted policies: navrl, mid360, ouster16, d435, vl53l5cx. device=cuda flies on a GPU.
     """
     policies, overrides = split_overrides(arguments)
     if help_config:

@@ -115,12 +115,15 @@ def split_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def as_settings(overrides: Sequence[str], function: Callable[..., Any]) -> dict[str, Any]:
-    """Return key=value overrides as keywords for `function`, a function of the Python API; the last value of a key counts."""
+    """Return key=value overrides as keywords for `function`, a function of the Python API; the last value of a key counts.
+
+    `device` is written as a setting in every command, as in `fledge train`.
+    """
     from fledge.core.overrides import split_override
 
     settings: dict[str, Any] = {}
     for key, value in map(split_override, overrides):
-        if key in inspect.signature(function).parameters:
+        if key in inspect.signature(function).parameters and key != "device":
             raise click.UsageError(f"{key}={value} is not a setting. If you mean the option, write --{key} {value}.")
         settings.pop(key, None)
         settings[key] = value

@@ -30,10 +30,15 @@ def report(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Write a page about RUN: its curves, its evaluation beside the task's scripted policies, and pictures."""
+    """Write a page about RUN: its curves, its evaluation beside the task's scripted policies, and pictures.
+
+    device=cuda flies on a GPU.
+    """
     check_output(out, "--out", (".html",))
     from fledge.evaluation import api
 
     options |= {"vary": read_vary(vary, {}), "quiet": as_json}
-    result = api.write_run_report(run, out, task, as_settings(overrides, api.report), **options)
+    settings = as_settings(overrides, api.report)
+    options["device"] = settings.pop("device", "cpu")
+    result = api.write_run_report(run, out, task, settings, **options)
     click.echo(json.dumps(result) if as_json else f"report: {result['report']}")

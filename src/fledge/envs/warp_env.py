@@ -26,7 +26,7 @@ import warp as wp
 from tensordict import TensorDict, TensorDictBase
 
 from fledge.core.errors import InputError, MemoryBudgetError, NumericsError
-from fledge.core.machine import available_bytes, default_threads
+from fledge.core.machine import available_bytes, default_threads, pick_device
 from fledge.core.settings import refuse_code
 from fledge.envs.base import Action, TensorEnv, check_begun, check_duration, clear_results
 from fledge.envs.launch import Call, Launcher, Program
@@ -294,7 +294,7 @@ class WarpEnv(TensorEnv):
         bad = [k for k, v in looked_at if v.is_floating_point() and not torch.isfinite(v).all()]
         if bad:
             path = Path(self.cfg.nan_dump_dir) / f"nan_dump_step{before['clock']}.npz"
-            save_dump(path, self.cfg, before, action)
+            save_dump(path, self.cfg, {**before, "device": self.device.type}, action)
             raise NumericsError(
                 f"NaN or infinity in {', '.join(sorted(set(bad)))} at physics step {before['clock']}. The state before "
                 f"the step is in {path}: fledge.{type(self).__name__}.replay_dump(path) repeats the step.",
@@ -302,20 +302,26 @@ class WarpEnv(TensorEnv):
             )
 
     @classmethod
-    def replay_dump(cls: type[W], path: str | Path) -> TensorDict:
-        """Repeat a step that the NaN guard dumped, without the guard, and return its result."""
+    def replay_dump(cls: type[W], path: str | Path, device: str | None = None) -> TensorDict:
+        """Repeat a step that the NaN guard dumped, without the guard, and return its result.
+
+        `device` is "cpu", "cuda" or "cuda:N"; by default the kind of device that the env was on.
+        """
         cfg, state, action = load_dump(path, cls.config)
         refuse_code(cfg, prefix="env.")
         cfg.nan_guard = False
-        env = cls.from_identity(cfg, state)
+        place = pick_device(device or str(state.pop("device", "cpu")), torch.cuda.device_count())
+        env = cls.from_identity(cfg, state, place)
         try:
             env.load_state_dict(state)
-            return env.step(action)
+            return env.step(
+                action.to(place) if isinstance(action, torch.Tensor) else {k: v.to(place) for k, v in action.items()}
+            )
         finally:
             env.close()
 
     @classmethod
-    def from_identity(cls: type[W], cfg: Any, state: Mapping[str, Any]) -> W:
+    def from_identity(cls: type[W], cfg: Any, state: Mapping[str, Any], device: str) -> W:
         """Return an env with the seed and numbers of envs of a saved state, so that it can load the state."""
         place: dict[str, Any] = {k: int(state[k]) for k in ("seed", "env_offset", "total_envs")}
-        return cls(cfg, **place)
+        return cls(cfg, device=device, **place)

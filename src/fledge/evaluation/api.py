@@ -31,6 +31,7 @@ def benchmark(
     columns: Sequence[str] | str = (),
     picture: str | os.PathLike[str] | None = None,
     threads: int | None = None,
+    device: str = "cpu",
     interop: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
     **settings: Any,
@@ -51,6 +52,7 @@ def benchmark(
         columns: Headings of the env configs to fly in. By default all.
         picture: Also write the figure to this file.
         threads: CPU threads of the envs. By default all cores.
+        device: Where envs and policies run: "cpu", "cuda", "cuda:N", or "auto" (a GPU if there is one).
         interop: Another project's policy file to evaluate as well, for example NavRL's checkpoint.
         progress: False prints nothing.
         settings: Settings of the env, as `fledge.make_env` takes them.
@@ -63,6 +65,7 @@ def benchmark(
         seed=seed,
         picture=picture,
         threads=threads,
+        device=device,
         foreign=interop,
         quiet=progress is False,
     )
@@ -110,6 +113,7 @@ def report(
     *,
     task: str | Task | type[Task] | None = None,
     vary: tuple[str, Sequence[Any]] | None = None,
+    device: str = "cpu",
     progress: bool | None = None,
     **settings: Any,
 ) -> Path:
@@ -125,11 +129,13 @@ def report(
         seed: Seed of the held-out episodes.
         task: The run's task. Needed only if the task is a class of your own.
         vary: A setting and the values to evaluate one after the other: ("env.moving_obstacles", [0, 40, 80]).
+        device: Where envs and policies run: "cpu", "cuda", "cuda:N", or "auto" (a GPU if there is one).
         progress: False prints nothing.
         settings: Settings of the env, as `fledge.make_env` takes them.
     """
     chosen = task if task is not None else getattr(run, "task", None)
-    options: dict[str, Any] = {"episodes": episodes, "seed": seed, "vary": vary, "quiet": progress is False}
+    options: dict[str, Any] = {"episodes": episodes, "seed": seed, "vary": vary, "device": device}
+    options["quiet"] = progress is False
     return Path(write_run_report(Path(getattr(run, "folder", run)), path, chosen, settings, **options)["report"])
 
 

@@ -9,15 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from fledge.agents.base import BaseAgent
 from fledge.core.errors import ConfigError
+from fledge.core.machine import pick_device
 from fledge.core.paths import check_output
 from fledge.core.settings import flat_settings
 from fledge.core.terminal import counting, make_console, say
 from fledge.evaluation.env_config import EvalEnv, eval_env, tell_differences, tell_own_settings
-from fledge.evaluation.episodes import TEST_SEED, PolicyResult, evaluate
+from fledge.evaluation.episodes import TEST_SEED, PolicyResult, evaluate, on_device
 from fledge.evaluation.recordings import labelled_paths, save_recording
 from fledge.evaluation.results import Evaluation
 from fledge.tasks.base import Task
@@ -46,6 +48,7 @@ class EvalRequest:
     record: Any = None  # a path
     record_episodes: int = 16
     threads: int | None = None
+    device: str = "cpu"  # or cuda, cuda:N, auto
     quiet: bool = False
     foreign: Any = None  # policy file of another project
     shield: str | None = None  # name of the safety filter between each policy and its env
@@ -56,6 +59,11 @@ class EvalRequest:
         self.vary = None if self.vary is None else (self.vary[0], [str(value) for value in self.vary[1]])
         self.picture, self.record = (path and check_output(path) for path in (self.picture, self.record))
         self.foreign = self.foreign and os.fspath(self.foreign)
+
+    @property
+    def place(self) -> str:
+        """Device that envs and agents are on: "cpu" or "cuda:N"; raise ConfigError if it does not exist."""
+        return pick_device(self.device, torch.cuda.device_count())
 
     def env_overrides(self) -> list[list[str]]:
         """Return the overrides of each env config to fly in: one list for each value of `vary`.
@@ -196,13 +204,17 @@ def fly_with_progress(
     policy: LoadedPolicy, cfg: Any, request: EvalRequest, console: Console, name: str
 ) -> PolicyResult:
     label = f"{name} at {env_label(policy.task, cfg)}"
-    with counting(console, label, request.episodes, request.quiet) as on_progress:
+    with (
+        counting(console, label, request.episodes, request.quiet) as on_progress,
+        on_device([policy.agent], request.place),
+    ):
         return evaluate(
             policy.agent,
             policy.task,
             cfg,
             request.episodes,
             request.seed,
+            device=request.place,
             num_threads=request.threads,
             deterministic=request.deterministic,
             record=RECORDED if request.picture or request.keep_episodes else 0,

@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -182,6 +182,19 @@ def evaluate(
     result.highlights = kept.chosen() if kept else []
     result.wall_seconds = time.perf_counter() - begun
     return result
+
+
+@contextlib.contextmanager
+def on_device(agents: Sequence[BaseAgent], device: str) -> Iterator[None]:
+    """Move agents to a device inside the block, and back afterwards."""
+    before = [agent.device for agent in agents]
+    try:
+        for agent in agents:
+            agent.to(device)
+        yield
+    finally:
+        for agent, place in zip(agents, before, strict=True):
+            agent.to(place)
 
 
 def check_classes(metrics: TaskMetrics, env: TensorEnv) -> torch.Tensor:

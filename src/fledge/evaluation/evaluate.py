@@ -47,6 +47,7 @@ def evaluate(
     record: str | os.PathLike[str] | None = None,
     record_episodes: int = 16,
     threads: int | None = None,
+    device: str = "cpu",
     interop: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> Evaluation: ...
@@ -87,6 +88,7 @@ def evaluate(*args: Any, **options: Any) -> Evaluation:
         record: Write a recording (.frec) of the most interesting episodes.
         record_episodes: Number of episodes to record.
         threads: CPU threads of the envs. By default all cores.
+        device: Where envs and policies run: "cpu", "cuda", "cuda:N", or "auto" (a GPU if there is one).
         interop: Another project's policy file to evaluate as well, for example NavRL's checkpoint.
         settings: Settings of the env, as `fledge.make_env` takes them: moving_obstacles=40.
 
@@ -123,6 +125,7 @@ def _evaluate_policies(
     record: str | os.PathLike[str] | None = None,
     record_episodes: int = 16,
     threads: int | None = None,
+    device: str = "cpu",
     interop: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> Evaluation:
@@ -140,6 +143,7 @@ def _evaluate_policies(
         record=record,
         record_episodes=record_episodes,
         threads=threads,
+        device=device,
         foreign=interop,
         quiet=progress is False,
     )

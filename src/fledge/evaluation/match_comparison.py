@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fledge.agents.base import BaseAgent
 from fledge.core.terminal import counting, make_console, say
 from fledge.evaluation.env_config import tell_differences
+from fledge.evaluation.episodes import on_device
 from fledge.evaluation.match_agents import fitting_pilots, match_env, named_agents, trained_elsewhere
 from fledge.evaluation.match_figures import explain_losses
 from fledge.evaluation.matches import Match, cross_table
@@ -72,7 +73,10 @@ def fly_cross_table(
 ) -> dict[str, Any]:
     """Compute the `cross_table` of a request with a progress bar; return it with the request's seed and the env's label."""
     fights = request.episodes * len(agents) * (len(agents) + 1) // 2
-    options |= {"num_threads": request.threads, "deterministic": request.deterministic}
-    with counting(make_console(stderr=True), f"{len(agents)} agents", fights, request.quiet) as on_progress:
+    options |= {"num_threads": request.threads, "device": request.place, "deterministic": request.deterministic}
+    with (
+        counting(make_console(stderr=True), f"{len(agents)} agents", fights, request.quiet) as on_progress,
+        on_device([agent for _, agent in agents], request.place),
+    ):
         found = cross_table(agents, task, cfg, request.episodes, request.seed, on_progress=on_progress, **options)
     return found | match_facts(task, cfg, request)

@@ -209,6 +209,7 @@ def cross_table(
     fights: int,
     seed: int = TEST_SEED,
     *,
+    device: str = "cpu",
     num_threads: int | None = None,
     deterministic: bool = True,
     highlights: int = 0,
@@ -242,7 +243,12 @@ def cross_table(
         for j in range(i, len(agents)):
             second = agents[j][1] if i != j else first.clone()
             kept = highlights if i != j and (i == 0 or not only_first) else 0
-            options: Any = {"num_threads": num_threads, "deterministic": deterministic, "highlights": kept}
+            options: Any = {
+                "device": device,
+                "num_threads": num_threads,
+                "deterministic": deterministic,
+                "highlights": kept,
+            }
             match = play(first, second, task, cfg, fights, seed, on_progress=count_on, **options)
             finished += fights
             figures.note(i, j, match)

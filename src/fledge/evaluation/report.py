@@ -200,6 +200,7 @@ def command_line(run: Path, request: EvalRequest, path: Path) -> str:
     task = getattr(request.task, "reference", request.task)
     words += ["--task", task] if task and is_code(task) else []
     words += ["--out", str(path)] if path != run / "report.html" else []
+    words += [f"device={request.device}"] if request.device != "cpu" else []
     words += ["--episodes", str(request.episodes)] if request.episodes != REPORT_EPISODES else []
     words += ["--seed", str(request.seed)] if request.seed != TEST_SEED else []
     words += ["--vary", f"{request.vary[0]}={','.join(request.vary[1])}"] if request.vary else []

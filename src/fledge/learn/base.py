@@ -78,12 +78,17 @@ class Learner(ABC):
 
     def snapshot(self) -> dict[str, Any]:
         """Return a copy of everything that the next update depends on, except its data."""
-        return {**self.state_dict(), "rng": torch.get_rng_state()}
+        return {**self.state_dict(), **random_state(self.placement())}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the state of a `snapshot`."""
         self.load_state_dict(state)
-        torch.set_rng_state(state["rng"].cpu())
+        load_random_state(state, self.placement())
+
+    def placement(self) -> torch.device:
+        """Return the device of the weights; the CPU for a learner without `optimizers`."""
+        groups = [group["params"] for each in getattr(self, "optimizers", {}).values() for group in each.param_groups]
+        return torch.device(groups[0][0].device if groups else "cpu")
 
     def rank_state(self) -> dict[str, Any]:
         """Return the state that only this rank has, such as its replay buffer."""
@@ -94,6 +99,19 @@ class Learner(ABC):
 
     def close(self) -> None:
         """Release threads and memory."""
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """Return the state of torch's random generators that a process on `device` draws from."""
+    state = {"rng": torch.get_rng_state()}
+    return {**state, "cuda_rng": torch.cuda.get_rng_state(device)} if device.type == "cuda" else state
+
+
+def load_random_state(state: Mapping[str, Any], device: torch.device) -> None:
+    """Restore the entries of `random_state`; without a GPU, or from a state that was saved without one, only the CPU's."""
+    torch.set_rng_state(state["rng"].cpu())
+    if device.type == "cuda" and "cuda_rng" in state:
+        torch.cuda.set_rng_state(state["cuda_rng"].cpu(), device)
 
 
 def finite_report(names: Sequence[str], values: Tensor) -> dict[str, float]:

@@ -153,7 +153,7 @@ class OffPolicy(Learner):
     def repeat(self, cause: Mapping[str, Any]) -> dict[str, float]:
         self.restore(cause["learner"])
         self.schedule(float(cause["progress"]))
-        return self.learn(cause["batches"])
+        return self.learn({k: v.to(self.device) for k, v in batch.items()} for batch in cause["batches"])
 
     def learn(self, batches: Iterable[Batch]) -> dict[str, float]:
         """Make a gradient step on each batch, and return the mean metrics; raise NumericsError if one is not finite."""

@@ -161,7 +161,7 @@ class PPO(Learner):
 
     def repeat(self, cause: Mapping[str, Any]) -> dict[str, float]:
         self.restore(cause["learner"])
-        rollout = TensorDict(cause["rollout"], cause["rollout"]["reward"].shape)
+        rollout = TensorDict(cause["rollout"], cause["rollout"]["reward"].shape).to(self.placement())
         return self.update(rollout, float(cause["progress"]))
 
     def schedule(self, progress: float) -> None:

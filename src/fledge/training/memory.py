@@ -8,18 +8,32 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 import torch
 
 from fledge.core.errors import MemoryBudgetError
 from fledge.core.machine import available_bytes, release_freed_memory
+from fledge.core.specs import parts_of
 from fledge.tasks.base import Task
 from fledge.tasks.policy_factory import env_specs
 from fledge.training.config import CollectMode, TrainConfig
 
 BLOCKS = 4  # number of blocks of iterations over which the memory must grow to count as a leak
 GROWTH_MB, GROWTH_SHARE = 64.0, 0.02  # growth over these blocks that counts as a leak: both must be exceeded
-RESULTS = 64  # bytes of a decision besides what was observed: action, values, reward, flags
+RESULTS = 15  # bytes of a decision: reward, terminated, truncated, outcome, episode_return, episode_length
+COMPUTED = 4 * 3  # log_prob, value, next_value
+LEARNED = 4 * 5  # what an update adds: advantage, target and their normalised forms, the order of samples
+
+
+def decision_bytes(task: Task, cfg: TrainConfig) -> int:
+    """Return the bytes of one decision in a rollout, as `SyncDataCollector` allocates it."""
+    with torch.random.fork_rng(devices=[]):
+        policy: Any = task.policy.build(task.policy.describe(task, cfg.learner.policy_form, cfg.env, cfg.policy))
+    observed, action = env_specs(task, cfg.env)
+    parts = [*observed.values(), *parts_of(action).values()]
+    arrays = sum(math.prod(s.shape) * s.dtype.itemsize for s in parts)
+    return arrays + 4 * (policy.inputs + policy.head.width + policy.hidden_size) + RESULTS + COMPUTED
 
 
 def check_memory(task: Task, cfg: TrainConfig, ranks: int, here: int | None = None) -> None:
@@ -40,10 +54,8 @@ def check_memory(task: Task, cfg: TrainConfig, ranks: int, here: int | None = No
 
 def rollout_bytes(task: Task, cfg: TrainConfig, ranks: int, here: int | None = None) -> int:
     """Return the bytes of the rollouts that are in the memory of this host, or of one GPU, at the same time."""
-    observed = sum(math.prod(s.shape) * s.dtype.itemsize for s in env_specs(task, cfg.env)[0].values())
-    observed += 4 * getattr(cfg.policy, "gru_size", 0)  # the hidden state of each decision
     ahead = 3 if cfg.actors.listen else 2 if cfg.collect.mode is CollectMode.pipelined else 1
-    need: int = ahead * cfg.steps * cfg.env.num_envs * (observed + RESULTS)
+    need: int = ahead * cfg.steps * cfg.env.num_envs * (decision_bytes(task, cfg) + LEARNED)
     return need * (1 if torch.device(cfg.device).type == "cuda" else here or ranks) // ranks  # a GPU for each rank
 
 

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from fledge.core.errors import ConfigError, FledgeError
 from fledge.core.machine import default_threads, pick_device
@@ -72,16 +73,21 @@ class Ranks:
         if self.size == 1:
             return [item]
         items: list[Any] = [None] * self.size
-        dist.gather_object(item, items if self.is_first else None)
+        dist.gather_object(in_host_memory(item), items if self.is_first else None)
         return items if self.is_first else []
 
     def share(self, item: Any) -> Any:
         """Return rank 0's item on every rank."""
         if self.size == 1:
             return item
-        box = [item]
+        box = [in_host_memory(item)]
         dist.broadcast_object_list(box)
         return box[0]
+
+
+def in_host_memory(item: Any) -> Any:
+    """Return an item whose tensors are on the CPU: a pickled CUDA tensor opens a context on its GPU in every receiver."""
+    return tree_map_only(Tensor, Tensor.cpu, item)
 
 
 def default_ranks(device: str, num_envs: int = 0) -> int:

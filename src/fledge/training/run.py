@@ -21,6 +21,7 @@ from fledge.core.machine import pick_device
 from fledge.core.random import Purpose, derive_seed
 from fledge.core.settings import changed_settings, check_settings, code_settings, flat_settings
 from fledge.envs.base import Log, TensorEnv, add_logs
+from fledge.learn.base import load_random_state, random_state
 from fledge.learn.ppo import PPO
 from fledge.learn.registry import ALGORITHMS
 from fledge.tasks.base import Task
@@ -186,11 +187,8 @@ class TrainingState:
 
     def rank_state(self) -> dict[str, Any]:
         """Return the part of the run's state that only this rank has."""
-        own = {"collector": self.collector.state_dict(), "rng": torch.get_rng_state()}
-        own |= check_state(self.learner.rank_state(), f"rank_state() of algo={self.cfg.algo}", {*own, "cuda_rng"})
-        if self.device != "cpu":
-            own["cuda_rng"] = torch.cuda.get_rng_state(self.device)
-        return own
+        own = {"collector": self.collector.state_dict(), **random_state(torch.device(self.device))}
+        return own | check_state(self.learner.rank_state(), f"rank_state() of algo={self.cfg.algo}", {*own, "cuda_rng"})
 
     def state_dict(self) -> dict[str, Any]:
         """Return the run's state; its list "ranks" has only this rank's part. `self.parts` adds the other ranks' parts."""
@@ -238,9 +236,7 @@ class TrainingState:
             return f"with another {', '.join(restart)}: {lost}{also}"
         self.collector.load_state_dict(own["collector"])
         self.learner.load_rank_state(own)
-        torch.set_rng_state(own["rng"].cpu())
-        if "cuda_rng" in own and self.device != "cpu":
-            torch.cuda.set_rng_state(own["cuda_rng"].cpu(), self.device)
+        load_random_state(own, torch.device(self.device))
         if self.cfg.actors.listen:
             return "with new rollouts of actors, which connect again by themselves; rollouts on their way were lost"
         return f"with changed {', '.join(changes['changes'])}" if changes["changes"] else EXACT

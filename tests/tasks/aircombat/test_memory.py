@@ -68,7 +68,7 @@ def test_rollouts_that_cannot_fit_are_refused_before_anything_starts(monkeypatch
         check_before_start(TASK, training("num_envs=4096"), 1)
     assert "ppo.rollout_steps, or take hardware=small" in str(error.value)
     check_before_start(TASK, training(f"num_envs={suggested(error)}"), 1)
-    check_before_start(TASK, training("num_envs=4096", "n_steps=2"), 1)
+    check_before_start(TASK, training("num_envs=4096", "n_steps=1"), 1)
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_the_command_line_takes_them_in_any_order() -> None:
         ),
         (["aircombat", "opponent=ace"], "'ace' is not a known pilot"),
         (["aircombat", "reward=loot"], "'loot' is not a known reward"),
-        (["aircombat", "hardware=huge"], "hardware=huge is not a preset: choose one of large, medium, "),
+        (["aircombat", "hardware=huge"], "hardware=huge is not a preset: choose one of h100, large, medium, "),
         (["gym:CartPole-v1", "hardware=small"], "There is no setting hardware."),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from fledge.core.specs import TensorSpec
 from fledge.envs.base import Action
 from fledge.envs.launch import Call, Program
 from fledge.envs.warp_env import Programs, Tensors, WarpEnv
+from fledge.tasks.navigation import compact_maps
 from fledge.tasks.navigation.config import SIMULATED, ActionForm, NavigationConfig, Starts
 from fledge.tasks.navigation.networks.feature_policy import VELOCITY
 from fledge.tasks.navigation.perception import kernels as perception
@@ -28,6 +30,7 @@ from fledge.tasks.navigation.physics.structs import Beams, Drones, Obs, Outcome,
 from fledge.tasks.navigation.physics.voxel_worlds import is_scene
 from fledge.tasks.navigation.planner.identify import STATE as RESPONSE_STATE
 from fledge.tasks.navigation.planner.kernel import ALL, BEGUN, ENDED
+from fledge.tasks.navigation.planner.local_map import LocalMap
 from fledge.tasks.navigation.planner.reader import ObservedPlan, plan_bytes
 from fledge.tasks.navigation.rewards import TERMS
 from fledge.tasks.navigation.sensing import observe as sense
@@ -42,6 +45,7 @@ from fledge.tasks.navigation.tracking.structs import tracker_bytes
 from fledge.tasks.navigation.tracking.tracker import MoverTracker
 
 NOMINAL = {"tuning": torch.tensor([1.0, 1.0, 1.0, ROTOR_FILTER])}  # of states that are not 0 without randomisation
+LARGE = ("plan_cells", "tracker_grid", "tracker_free")  # maps of each drone, which are saved compactly
 BODY_ELEVATIONS_DEG = (-10.0, 0.0, 10.0, 20.0)  # of the beams that detect collisions with columns
 
 
@@ -220,8 +224,14 @@ class NavigationEnv(WarpEnv):
         return {**super().identity(), "bank": self.bank.number}
 
     def state_parts(self) -> dict[str, Any]:
-        drones = {k: v.clone() for k, v in {**self.state, **self._other_state()}.items()}
-        return {"drones": drones, "maps": self.bank.state_dict()}
+        drones = {k: v.clone() for k, v in {**self.state, **self._other_state()}.items() if k not in LARGE}
+        packed = [compact_maps.pack(*part) for part in self._large()]
+        return {"drones": drones | dict(ChainMap(*packed)), "maps": self.bank.state_dict()}
+
+    def _large(self) -> list[tuple[str, torch.Tensor, LocalMap | None]]:
+        """Return the arguments of `compact_maps.pack` for the maps in the drones' state."""
+        tensors = {k: v for k, v in self._other_state().items() if k in LARGE}
+        return [(k, v, self.plan.planner.map if self.plan and k == "plan_cells" else None) for k, v in tensors.items()]
 
     def _other_state(self) -> dict[str, torch.Tensor]:
         """Return the state of the plan, of the faults, of the tracker and of the external simulator."""
@@ -237,6 +247,10 @@ class NavigationEnv(WarpEnv):
         for name in ("tuning", "wind", "drift", "gap"):  # older checkpoints lack them
             saved.setdefault(name, NOMINAL.get(name, torch.tensor(0.0)).expand_as(self.state[name]))
         own = {**self.state, **self._other_state()}
+        packed = [part for part in self._large() if part[0] not in saved]  # older checkpoints have whole maps
+        for name, tensor, _ in packed:
+            compact_maps.check(name, saved, tensor)
+            del own[name]
         for name in (
             "track",
             *(f"plan_{n}" for n in ("drawn", "stay_pos", "stay", "place", "motion", "unseen", *RESPONSE_STATE)),
@@ -246,6 +260,8 @@ class NavigationEnv(WarpEnv):
         self.bank.load_state_dict(state["maps"])
         for name, tensor in own.items():
             tensor.copy_(saved[name])
+        for name, tensor, local_map in packed:
+            compact_maps.unpack(name, saved, tensor, local_map)
         if self.external is not None:
             self.external.plant.restored()
 
@@ -259,9 +275,9 @@ class NavigationEnv(WarpEnv):
         super().close()
 
     @classmethod
-    def from_identity(cls, cfg: NavigationConfig, state: Mapping[str, Any]) -> NavigationEnv:
+    def from_identity(cls, cfg: NavigationConfig, state: Mapping[str, Any], device: str) -> NavigationEnv:
         place: dict[str, Any] = {k: int(state[k]) for k in ("seed", "env_offset", "total_envs", "bank")}
-        return cls(cfg, **place)
+        return cls(cfg, device=device, **place)
 
     # ---- construction ------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fledge.core.errors import ConfigError, InputError
+from fledge.tasks.navigation.compact_maps import pack
 from fledge.tasks.navigation.config import ActionForm, NavigationConfig, Starts
 from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.orca.pilot import OrcaPilot
@@ -132,8 +133,10 @@ def test_a_new_episode_remembers_nothing_and_the_last_plan_is_in_final_obs() -> 
     again = NavigationEnv(WORLD, seed=4, num_threads=1)
     again.reset()
     state = env.state_dict()
-    for name in ("plan_cells", "plan_length", "plan_kept"):  # what was remembered before plays no part
+    for name in ("plan_length", "plan_kept"):  # what was remembered before plays no part
         state["drones"][name] = torch.zeros_like(state["drones"][name])
+    assert env.plan is not None
+    state["drones"] |= pack("plan_cells", torch.zeros_like(env.plan.state["cells"]), env.plan.planner.map)
     again.load_state_dict(state)
     assert torch.equal(again.reset(over)["obs"]["plan"][over], env.reset(over)["obs"]["plan"][over])
     env.close()
@@ -201,7 +204,7 @@ def test_a_state_that_was_saved_before_the_planner_remembered_movers_can_be_load
         del state["drones"][f"plan_{name}"]
     other.load_state_dict(state)
     assert torch.equal(other.step(flown)["obs"]["state"], env.step(flown)["obs"]["state"])
-    del state["drones"]["plan_cells"]  # the map itself must be there
+    del state["drones"]["plan_cells_hits_at"]  # the map itself must be there
     with pytest.raises(InputError, match="plan_cells"):
         other.load_state_dict(state)
     env.close()

@@ -22,8 +22,9 @@ from fledge.core.random import derive_seed, split_seed
 from fledge.envs.launch import Call, Launcher
 from fledge.tasks.navigation.config import Layout, Movers, NavigationConfig
 from fledge.tasks.navigation.physics.arena import ROWS, SIDES, place_arena
-from fledge.tasks.navigation.physics.columns import BUCKETS, Columns, sort_columns
+from fledge.tasks.navigation.physics.columns import BUCKETS, Columns
 from fledge.tasks.navigation.physics.crowd import Crowd, crowd_kinds, place_crowd, step_crowd
+from fledge.tasks.navigation.physics.parallel_maps import AT_ONCE, launch_drawing
 from fledge.tasks.navigation.physics.paths import place_paths, step_paths
 from fledge.tasks.navigation.physics.pedestrians import (
     PLAN_S,
@@ -33,7 +34,7 @@ from fledge.tasks.navigation.physics.pedestrians import (
     walk_pedestrians,
 )
 from fledge.tasks.navigation.physics.structs import Maps, allocate, bind
-from fledge.tasks.navigation.physics.terrain import CELLS, WALLS, place_boxes, place_walls, rasterise
+from fledge.tasks.navigation.physics.terrain import CELLS, WALLS, place_boxes, place_walls
 from fledge.tasks.navigation.physics.voxel_worlds import VoxelWorlds, is_scene
 from fledge.tasks.navigation.physics.walkers import place_walkers, step_walkers
 
@@ -81,12 +82,16 @@ class MapBank:
         self.heights = self._zeros(torch.float32, k, b)  # m
         self._boxes: list[Any] = [wp.from_torch(self.boxes, dtype=wp.vec4i), wp.from_torch(self.heights)]
         self.grid = self._zeros(torch.uint8, 0 if self.worlds else k, CELLS * CELLS)
+        drawn = min(k, AT_ONCE)  # at once
+        on_gpu = device.type == "cuda" and not self.worlds
+        self._rows = wp.from_torch(self._zeros(torch.uint8, drawn, CELLS * CELLS)) if on_gpu else None
+        self._side = torch.cuda.Stream(device) if device.type == "cuda" else None  # builds the next map
         self.maps = bind(Maps, {"grid": self.grid, **self.tensors})
         self.maps.crowd = crowd
         self.maps.columns, self.columns = allocate(Columns, {2: (k, b), "first": (k, BUCKETS + 1)}, device)
         if self.worlds:
             self.maps.voxels = self.worlds.struct
-        self._pending: Future[None] | None = None
+        self._pending: Future[None] | torch.cuda.Event | None = None
         self._head = 0
         self._share = 1.0
         if not cfg.fresh_maps:
@@ -202,9 +207,8 @@ class MapBank:
     def draw_boxes(self, slots: np.ndarray) -> None:
         """Write the grids and the sorted columns of some slots from `boxes` and `heights`."""
         index: Any = wp.array(slots.astype(np.int32), device=str(self.device))
-        args = [index, self.boxes.shape[1], *self._boxes]
-        wp.launch(rasterise, len(slots), [*args, self.maps.grid], device=str(self.device))
-        wp.launch(sort_columns, len(slots), [*args, self.maps.columns], device=str(self.device))
+        boxes, heights = self._boxes
+        launch_drawing(index, boxes, heights, self.maps.grid, self.maps.columns, self._rows, str(self.device))
 
     def build_for_episodes(self, envs: np.ndarray, global_envs: np.ndarray, episodes: np.ndarray, clock: int) -> None:
         """Build the maps of these envs' next episodes, each in the env's own slot; used with `env.fresh_maps`."""
@@ -221,7 +225,13 @@ class MapBank:
         # `born` is the clock at which the map comes into use; until then its crowd rests and no drone flies on it.
         self._assign(slot, np.array([position]), born=(self._head + 1) * self.cfg.refresh_steps)
 
-        self._pending = self.launcher.run_in_background(lambda: self._build_on_this_thread(slot, crowd=True))
+        if self._side is None:
+            self._pending = self.launcher.run_in_background(lambda: self._build_on_this_thread(slot, crowd=True))
+            return
+        self._side.wait_stream(torch.cuda.current_stream(self.device))  # its slot is no longer read, its key is written
+        with torch.cuda.stream(self._side), wp.ScopedStream(wp.stream_from_torch(self._side), sync_enter=False):
+            self._build_on_this_thread(slot, crowd=True)
+            self._pending = self._side.record_event()
 
     def before_step(self, clock: int) -> None:
         """Replace maps that are due at `clock`. Call this before anything reads the maps at `clock`."""
@@ -232,10 +242,16 @@ class MapBank:
             self._build_next()
 
     def wait(self) -> None:
-        """Wait for the map that is being built, if any; raise the exception of its thread, if it failed."""
-        if self._pending is not None:
+        """Wait for the map that is being built, if any: on a GPU, let the present stream wait, and not the host.
+
+        Raises:
+            Exception: that of the thread that built the map, if it failed.
+        """
+        if isinstance(self._pending, Future):
             self._pending.result()
-            self._pending = None
+        elif self._pending is not None:
+            torch.cuda.current_stream(self.device).wait_event(self._pending)
+        self._pending = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return keys, clock and crowds; forests are rebuilt from their keys."""

@@ -183,6 +183,16 @@ def draw_hit(m: LocalMap, i: int, ix: int, iy: int, bands: wp.uint32):
             m.blocks[i, at] = m.blocks[i, at] | (every & m.stencils[place, r, b])
 
 
+@wp.kernel
+def draw_hits(
+    m: LocalMap, first: wp.array(dtype=wp.int32), at: wp.array(dtype=wp.int32), bands: wp.array(dtype=wp.int32)
+):
+    """Draw hits first[i] to first[i + 1] - 1, in these cells and bands, into the map of drone i."""
+    i = wp.tid()
+    for n in range(first[i], first[i + 1]):
+        draw_hit(m, i, at[n] / m.size, at[n] % m.size, wp.uint32(bands[n]))
+
+
 @wp.func
 def is_on_mover(movers: Movers, i: int, x: float, y: float) -> bool:
     """Return whether a hit at (x, y) lies on one of the observed movers, which the map must not keep as static."""
