@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
+import re
 import struct
 import sys
 import tempfile
@@ -54,7 +55,7 @@ def compile_module(module: Any, arch: int) -> dict[str, dict[str, int]]:
     needs = resources(cubin)
     found = {}
     for key in module.kernels:
-        names = [name for name in needs if name.startswith(f"{key}_") and name.endswith("_cuda_kernel_forward")]
+        names = [name for name in needs if re.fullmatch(rf"{key}_[0-9a-f]+_cuda_kernel_forward", name)]
         assert len(names) == 1, f"{key} is not in the machine code of {module.name}: {sorted(needs)}"
         found[key] = needs[names[0]]
     return found
