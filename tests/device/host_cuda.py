@@ -16,7 +16,10 @@ Usage, before torch is imported for the first time:
         ...
     seen.syncs  # Counter of (kind, "file.py:12 < other.py:3")
 
-It says nothing about speed, streams or the GPU's own rounding.
+The device is as slow as can be: an event is complete only once the host has waited for the device after it, so that code
+which asks an event before it reads is not taken for code that never waits.
+
+It says nothing about speed, the order of streams or the GPU's own rounding.
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ import sys
 import sysconfig
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,6 +44,7 @@ from typing import Any
 SOURCE = Path(__file__).with_name("host_cuda.cpp")
 MEMORY = 24 * 2**30  # bytes that the device claims to have
 OURS = "/fledge/"
+TRANSFER = "/fledge/core/transfer.py"
 
 
 @dataclass
@@ -52,6 +57,7 @@ class Record:
 
 
 _record: Record | None = None
+_waited = 0  # waits of the host so far
 faults: list[str] = []
 
 
@@ -91,6 +97,7 @@ def start() -> None:
     ctypes.CDLL(str(library))
     _patch_torch()
     _patch_warp()
+    _observe_threads()
 
 
 def cpu_view(tensor: Any) -> Any:
@@ -122,7 +129,9 @@ class Stream:
     def wait_stream(self, stream: Any) -> None: ...
     def wait_event(self, event: Any) -> None: ...
     def record_event(self, event: Any = None) -> Event:
-        return event or Event()
+        event = event or Event()
+        event.record()
+        return event
 
     def synchronize(self) -> None:
         note("stream.synchronize()")
@@ -132,16 +141,21 @@ class Stream:
 
 
 class Event:
-    """An event of the device; it has always happened."""
+    """An event of the device; it has happened once the host has waited for anything after it was recorded."""
 
-    def __init__(self, enable_timing: bool = False, **_: Any) -> None: ...
-    def record(self, stream: Any = None) -> None: ...
+    def __init__(self, enable_timing: bool = False, **_: Any) -> None:
+        self.recorded = -1
+
+    def record(self, stream: Any = None) -> None:
+        self.recorded = _waited
+
     def wait(self, stream: Any = None) -> None: ...
     def query(self) -> bool:
-        return True
+        return _waited > self.recorded
 
     def synchronize(self) -> None:
-        note("event.synchronize()")
+        if not self.query():
+            note("event.synchronize()")
 
     def elapsed_time(self, other: Any) -> float:
         note("event.elapsed_time()")
@@ -187,6 +201,8 @@ def _patch_torch() -> None:
         return torch.empty(0, dtype=torch.uint8, device="cuda").set_(self).clone().untyped_storage()
 
     torch.UntypedStorage.clone = clone_storage  # type: ignore[method-assign]
+    _note_constants(torch, "tensor")
+    _note_constants(torch.Tensor, "new_tensor")
     numpy = torch.Tensor.numpy
 
     def to_numpy(self: Any, **options: Any) -> Any:
@@ -195,6 +211,19 @@ def _patch_torch() -> None:
         return numpy(self, **options)
 
     torch.Tensor.numpy = to_numpy  # type: ignore[method-assign, assignment]
+
+
+def _note_constants(owner: Any, name: str) -> None:
+    """Note a wait where `torch.tensor` or `new_tensor` copies numbers of Python to the device, out of a mode's sight."""
+    real = getattr(owner, name)
+
+    def made(*args: Any, **options: Any) -> Any:
+        found = real(*args, **options)
+        if found.is_cuda and found.numel():
+            note(f"a blocking copy: {name}() of numbers of the host")
+        return found
+
+    setattr(owner, name, made)
 
 
 # ---- Warp ----------------------------------------------------------------------------------------------------------------
@@ -253,6 +282,8 @@ def _patch_warp() -> None:
         init(self, *args, device="cpu" if ours else device, **options)
         if ours:
             mark(self)
+            if self.size and (args or options.get("data") is not None):
+                note("a blocking copy: wp.array() of numbers of the host")
 
     def zeros(*args: Any, device: Any = None, **options: Any) -> Any:
         if device is not None and is_ours(device):
@@ -307,17 +338,19 @@ def _count_launch(name: str) -> None:
 
 
 def place() -> str:
-    """Return the two innermost places of Fledge's code on the stack."""
+    """Return the two innermost places of Fledge's code on the stack, apart from `core.transfer`, which waits for others."""
     rows = [
         f"{frame.filename.rpartition(OURS)[2]}:{frame.lineno}"
         for frame in traceback.extract_stack()
-        if OURS in frame.filename and "/site-packages/" not in frame.filename
+        if OURS in frame.filename and "/site-packages/" not in frame.filename and TRANSFER not in frame.filename
     ]
     return " < ".join(reversed(rows[-2:])) or "outside Fledge"
 
 
 def note(kind: str) -> None:
     """Record that the host waits for the device here."""
+    global _waited
+    _waited += 1
     if _record is not None:
         _record.syncs[(kind, place())] += 1
 
@@ -393,6 +426,19 @@ def _observer() -> Any:
                 note("a copy that waits, as its host memory is not pinned")
 
     return Observer()
+
+
+def _observe_threads() -> None:
+    """Let tasks of thread pools be observed, as torch's modes count for one thread only."""
+    submit = ThreadPoolExecutor.submit
+
+    def observed(task: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        with _observer():
+            return task(*args, **options)
+
+    ThreadPoolExecutor.submit = lambda self, task, *args, **options: (  # type: ignore[method-assign, assignment]
+        submit(self, observed, task, *args, **options)
+    )
 
 
 @contextlib.contextmanager

@@ -253,7 +253,7 @@ class CategoricalHead(Head):
         return (logits.view(-1, self.width, self.values).log_softmax(-1),)
 
     def sample(self, params: Params) -> Tensor:
-        return torch.multinomial(params[0].exp().view(-1, self.values), 1).view(-1, self.width).float()
+        return sample_index(params[0].exp()).float()
 
     def mean(self, params: Params) -> Tensor:
         return params[0].argmax(-1).float()
@@ -266,6 +266,14 @@ class CategoricalHead(Head):
 
     def entropy(self, params: Params) -> Tensor:
         return -(params[0].exp() * params[0]).sum((-1, -2))
+
+
+def sample_index(weights: Tensor) -> Tensor:
+    """Return `torch.multinomial(weights, 1)[..., 0]`, number for number, for weights [..., n]; any index for NaN.
+
+    It lacks the checks that wait for a GPU and there end the process on NaN, which the learner reports.
+    """
+    return (weights / torch.empty_like(weights, memory_format=torch.contiguous_format).exponential_()).argmax(-1)
 
 
 class MixedHead(Head):
@@ -303,10 +311,10 @@ class MixedHead(Head):
 
     def log_prob(self, params: Params, raw: Tensor) -> Tensor:
         each = zip(self._each(params), raw.split(self.widths, dim=-1), strict=True)
-        return sum((head.log_prob(p, r) for (head, p), r in each), torch.zeros(()).to(raw))
+        return sum((head.log_prob(p, r) for (head, p), r in each), raw.new_zeros(()))
 
     def entropy(self, params: Params) -> Tensor:
-        return sum((head.entropy(part) for head, part in self._each(params)), torch.zeros(()).to(params[0]))
+        return sum((head.entropy(part) for head, part in self._each(params)), params[0].new_zeros(()))
 
     def limit_spread(self, log_std_max: float) -> None:
         for head in self.parts:

@@ -30,6 +30,7 @@ from fledge.collect.base import Collector, Prepare
 from fledge.collect.packed import Envs, PackedTensor
 from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import ConfigError, InputError
+from fledge.core.transfer import Fetch
 from fledge.storage.format import codecs
 
 Key = str | tuple[str, ...]
@@ -50,11 +51,11 @@ class CompressedBatch:
         self.time_dim = time_axis(data)
         self.packed: dict[Key, PackedTensor] = {}
         known: dict[Any, PackedTensor] = {}  # an entry with two names is compressed once
-        for key in keys:
-            tensor = data.get(key)
+        tensors = [data.get(key) for key in keys]
+        for key, tensor, host in zip(keys, tensors, Fetch(tensors).get(), strict=True):
             place = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
             if place not in known:
-                known[place] = PackedTensor.pack(tensor, self.time_dim, level)
+                known[place] = PackedTensor.pack(host, self.time_dim, level, device=tensor.device)
             self.packed[key] = known[place]
         rest = data.exclude(*keys)
         self.rest: TensorDictBase = rest.clone() if copy else rest

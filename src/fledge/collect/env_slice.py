@@ -23,6 +23,7 @@ from fledge.collect.base import RESULTS
 from fledge.core.errors import ConfigError
 from fledge.envs.base import TensorEnv
 
+HIDDEN = ""  # name of the hidden states beside the observations
 POLICY_KEYS = ("input", "hidden", "raw_action", "action", "log_prob", "value", "next_value")
 
 
@@ -51,6 +52,8 @@ class EnvSlice:
         self.simulate_s = 0.0
         self.hidden = torch.zeros(env.num_envs, hidden_size, device=env.device) if hidden_size else None
         """[n, H] state with which the next decisions begin; None for a policy without memory."""
+        kept = dict(self.final.items()) if self.hidden is None else {**dict(self.final.items()), HIDDEN: self.hidden}
+        self._kept = {k: torch.zeros_like(v) for k, v in kept.items() if v.is_cuda}  # of truncations without a value
 
     def slots(self, rollout: TensorDict) -> list[Slot]:
         """Return a slot per row of a rollout; they share one `final_obs` buffer if the rollout has no such entry."""
@@ -79,16 +82,29 @@ class EnvSlice:
         self.env.step(slot.row["action"], out=slot.out)
         self.simulate_s += time.perf_counter() - begun
 
-    def value_truncations(self, slot: Slot, policy: ActorCritic) -> None:
-        """Set next_value to V(final_obs) where an episode was truncated; call it before `forget`."""
+    def value_truncations(self, rows: list[Slot], t: int, policy: ActorCritic) -> None:
+        """Set next_value of row t - 1 to V(final_obs) where an episode was truncated; call it before `forget`.
+
+        On CUDA the host must not wait to know where. Final observations are kept there, and valued together before an env
+        can be truncated once more.
+        """
+        slot = rows[t - 1]
+        truncated = slot.row["truncated"]
         if self.env.device.type == "cpu":
-            index = slot.row["truncated"].nonzero().flatten()
+            index = truncated.nonzero().flatten()
             if len(index):
                 final = {k: v[index] for k, v in self.final.items()}
                 hidden = None if self.hidden is None else self.hidden[index]
                 slot.row["next_value"][index] = policy.value(policy.encode(final), hidden)
-        else:  # selecting rows would synchronise with the device; evaluating all rows does not
-            slot.row["next_value"].copy_(policy.value(policy.encode(self.final), self.hidden))
+            return
+        for name, kept in self._kept.items():
+            now: Any = self.hidden if name == HIDDEN else self.final[name]
+            torch.where(truncated.view(-1, *[1] * (kept.dim() - 1)), now, kept, out=kept)
+        every = self.env.least_timeout
+        if t % every == 0 or t == len(rows):
+            value = policy.value(policy.encode(self._kept), self._kept.get(HIDDEN))
+            for slot in rows[(t - 1) // every * every : t]:
+                torch.where(slot.row["truncated"], value, slot.row["next_value"], out=slot.row["next_value"])
 
     def forget(self, slot: Slot) -> None:
         """Clear the hidden states where an episode ended."""

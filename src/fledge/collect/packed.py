@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fledge.core.errors import InputError
+from fledge.core.transfer import Fetch
 from fledge.storage.format import codecs
 from fledge.storage.format.leaves import DTYPE_NAMES, bytes_of, restore, word_size
 
@@ -35,16 +36,27 @@ class PackedTensor:
     blocks: list[tuple[str, bytes]]  # codec and bytes of each group
 
     @classmethod
-    def pack(cls, tensor: Tensor, time_dim: int = 0, level: int = 4, group: int = GROUP) -> PackedTensor:
-        """Compress a tensor at a level of 0 (store) to 9 (smallest); the codec is chosen by trying a sample."""
-        rows = tensor.detach().movedim(time_dim, -1)  # [N, ..., T]
+    def pack(
+        cls,
+        tensor: Tensor,
+        time_dim: int = 0,
+        level: int = 4,
+        group: int = GROUP,
+        device: torch.device | None = None,
+    ) -> PackedTensor:
+        """Compress a tensor at a level of 0 (store) to 9 (smallest); the codec is chosen by trying a sample.
+
+        Args:
+            device: Device to which it is decoded; by default that of the tensor.
+        """
+        rows = Fetch([tensor.detach()]).get()[0].movedim(time_dim, -1)  # [N, ..., T]
         word, floats = word_size("tensor", DTYPE_NAMES[tensor.dtype]), tensor.is_floating_point()
         codec = codecs.choose(bytes_of(rows[:GROUP]), word, floats, codecs.candidates(level, tensor.nbytes))
         blocks: list[tuple[str, bytes]] = []
         for first in range(0, len(rows), group):
             used, encoded = codecs.encode(codec, bytes_of(rows[first : first + group]), word, floats)
             blocks.append((used, b"".join(encoded)))
-        return cls(tuple(tensor.shape), tensor.dtype, tensor.device, time_dim, group, blocks)
+        return cls(tuple(tensor.shape), tensor.dtype, device or tensor.device, time_dim, group, blocks)
 
     @property
     def num_envs(self) -> int:
@@ -71,7 +83,7 @@ class PackedTensor:
             )
         shape = list(self.shape)
         shape[1 - self.time_dim] = len(chosen)
-        out = torch.empty(shape, dtype=self.dtype)
+        out = torch.empty(shape, dtype=self.dtype, pin_memory=self.device.type == "cuda")
         rows = out.movedim(self.time_dim, -1)
         if envs is None:
             for number in range(len(self.blocks)):
@@ -81,19 +93,19 @@ class PackedTensor:
             for number in block_of.unique().tolist():
                 places = (block_of == number).nonzero().flatten()
                 rows[places] = self._decode(number)[inside[places]]
-        return out.to(self.device)
+        return out.to(self.device, non_blocking=True)
 
     def rows(self, index: Tensor) -> Tensor:
         """Return rows of `flatten(0, 1)` of the tensor, [len(index), ...]. Decodes each block once, one at a time."""
         index = index.cpu()
         first, second = index // self.shape[1], index % self.shape[1]
         step, env = (second, first) if self.time_dim else (first, second)
-        out = torch.empty(len(index), *self.shape[2:], dtype=self.dtype)
+        out = torch.empty(len(index), *self.shape[2:], dtype=self.dtype, pin_memory=self.device.type == "cuda")
         block_of, inside = env // self.group, env % self.group
         for number in block_of.unique().tolist():
             places = (block_of == number).nonzero().flatten()
             out[places] = self._decode(number).movedim(-1, 1)[inside[places], step[places]]
-        return out.to(self.device)
+        return out.to(self.device, non_blocking=True)
 
     def _decode(self, number: int) -> Tensor:
         """Return block `number` decoded, [envs, ..., T]."""

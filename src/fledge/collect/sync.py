@@ -159,13 +159,13 @@ class SyncDataCollector(Collector):
         for t in range(self.steps):
             for env_slice, rows in env_slices:
                 if t:
-                    self._finish_step(env_slice, rows[t - 1])
+                    self._finish_step(env_slice, rows, t)
                 self._act(env_slice, rows[t], mean, std)
                 if t:
                     fill_next_value(rows[t - 1], rows[t].row["value"])
                 self._begin_step(env_slice, rows[t])
         for env_slice, rows in env_slices:
-            self._finish_step(env_slice, rows[-1])
+            self._finish_step(env_slice, rows, self.steps)
             fill_next_value(rows[-1], self.policy.value(self.policy.encode(env_slice.spare), env_slice.hidden))
 
     def _act(self, env_slice: EnvSlice, slot: Slot, mean: Tensor, std: Tensor) -> None:
@@ -189,9 +189,10 @@ class SyncDataCollector(Collector):
     def _begin_step(self, env_slice: EnvSlice, slot: Slot) -> None:
         env_slice.step(slot)
 
-    def _finish_step(self, env_slice: EnvSlice, slot: Slot) -> None:
-        env_slice.value_truncations(slot, self.policy)
-        env_slice.forget(slot)
+    def _finish_step(self, env_slice: EnvSlice, rows: list[Slot], t: int) -> None:
+        """Finish row t - 1 after its step."""
+        env_slice.value_truncations(rows, t, self.policy)
+        env_slice.forget(rows[t - 1])
 
     def __iter__(self) -> Iterator[TensorDict]:
         while self.total_frames < 0 or self._frames < self.total_frames:

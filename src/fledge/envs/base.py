@@ -57,6 +57,8 @@ class TensorEnv(ABC):
     """Simulated seconds per step."""
     one_clock: bool = True
     """Whether all episodes are truncated after the same number of steps."""
+    least_timeout: int = 1
+    """Steps that lie at least between two truncations of one row; 1 if that is unknown. Collectors on CUDA use it."""
     resumes_exactly: bool = True
     """Whether an env that loads a `state_dict` continues exactly; if false, a resumed run begins new episodes."""
     group: int = 1

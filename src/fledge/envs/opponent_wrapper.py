@@ -14,12 +14,16 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+import warp as wp
 from tensordict import TensorDict
 from torch import Tensor
 
 from fledge.core.errors import InputError
-from fledge.core.random import Purpose, uniform
+from fledge.core.random import split_seed
+from fledge.core.transfer import Fetch, to_device
 from fledge.envs.base import Action, TensorEnv, check_begun, make_action_buffer
+from fledge.envs.launch import Call, Launcher, Program
+from fledge.envs.opponent_draws import begin_episodes
 from fledge.envs.wrapper import EnvWrapper
 
 
@@ -64,14 +68,17 @@ class OpponentWrapper(EnvWrapper):
         rows = torch.arange(self.num_envs, device=self.device)
         self.mine = 2 * rows + (rows + env_offset) % 2
         self.theirs = 4 * rows + 1 - self.mine
-        self.opponent = torch.zeros(self.num_envs, dtype=torch.int64)  # index of each row's opponent
-        self.episode = torch.full((self.num_envs,), -1, dtype=torch.int64)
+        self.opponent = torch.zeros_like(rows)  # index of each row's opponent
+        self.episode = torch.full_like(rows, -1)
         self.opponents: list[Opponent] = []
         self.hidden: dict[int, Tensor] = {}  # states of the recurrent opponents by number, [num_envs, H]
-        self.results = torch.zeros((0, max(both.outcomes) + 1), dtype=torch.int64)
+        self.results = rows.new_zeros((0, max(both.outcomes) + 1))
         """Number of episodes that ended against each opponent, by the caller's outcome; see `take_results`."""
-        self.set_opponents(opponents, weights)
         self._out = both.make_buffers()
+        self._ended = torch.zeros_like(rows, dtype=torch.bool)
+        self._launcher = Launcher(str(self.device), 1)
+        self._flying, self._drawn, self._rows = set[int](), set[int](), Fetch([rows[:0]])  # see `_note_flying`
+        self.set_opponents(opponents, weights)
         self._actions = make_action_buffer(both.action_spec, (both.num_envs,), self.device)
         self._begun = False
 
@@ -94,26 +101,44 @@ class OpponentWrapper(EnvWrapper):
             raise InputError(f"The opponents' weights are {weights}, but must be 0 or more, with at least one above 0.")
         self.opponents = list(opponents)
         self.hidden = {number: state for number, state in self.hidden.items() if hidden_size_of(opponents[number])}
-        self._edges = np.cumsum(np.asarray(weights, np.float64) / sum(weights))
-        self._edges[-1] = np.inf  # 1 up to rounding
-        new = torch.zeros((len(opponents) - len(self.results), self.results.shape[1]), dtype=torch.int64)
+        edges = np.cumsum(np.asarray(weights, np.float64) / sum(weights))
+        edges[-1] = np.inf  # 1 up to rounding
+        new = self.results.new_zeros((len(opponents) - len(self.results), self.results.shape[1]))
         self.results = torch.cat([self.results, new])
+        self._note_flying({number for number, weight in enumerate(weights) if weight > 0})
+        self._edges = to_device({"edges": torch.from_numpy(edges)}, self.device)["edges"]
+        outcome = self._out["outcome"]
+        self._arrays = [outcome, self._edges, self.episode, self.opponent, self.results]  # which the launches read
+        outcome, *arrays = (wp.from_torch(tensor) for tensor in self._arrays)
+        args = [wp.from_torch(self._ended), outcome, self.env_offset, wp.vec2ui(*split_seed(self.seed)), *arrays]
+        self._draw, self._count_and_draw = (
+            self._launcher.record([Call(begin_episodes, [counts, *args])], self.num_envs) for counts in (0, 1)
+        )
+
+    def _note_flying(self, drawn: set[int]) -> None:
+        """Set `_flying`, the opponents that may control a row until the next call, if those `drawn` from now on have weights.
+
+        The host knows the rows' opponents late, so these are those of the last call, and all that were drawn since.
+        """
+        self._flying = {number for number, rows in enumerate(self._rows.get()[0]) if rows} | self._drawn | drawn
+        self._drawn, self._rows = drawn, Fetch([self.in_the_air()])
 
     def take_results(self) -> Tensor:
         """Return how many episodes ended since the last call, by opponent and outcome, [opponents, outcomes]."""
-        taken, self.results = self.results, torch.zeros_like(self.results)
+        taken = self.results.clone()
+        self.results.zero_()
         return taken
 
     def in_the_air(self) -> Tensor:
         """Return the number of rows that each opponent controls now, [opponents]."""
-        return torch.bincount(self.opponent, minlength=len(self.opponents))
+        return torch.zeros_like(self.results[:, 0]).scatter_add_(0, self.opponent, torch.ones_like(self.opponent))
 
     # ---- a step ------------------------------------------------------------------------------------------------
 
     def reset(self, env_mask: Tensor | None = None, out: TensorDict | None = None) -> TensorDict:
         env_mask = self.check_mask(env_mask, self._begun)
         self.both.reset(env_mask.repeat_interleave(2), out=self._out)
-        self._begin(env_mask)
+        self._begin(self._ended.copy_(env_mask), self._draw)
         self._begun = True
         return self._hand_out(out)
 
@@ -121,54 +146,71 @@ class OpponentWrapper(EnvWrapper):
         check_begun(self._begun)
         self.check_action(action)
         self._put(action, self.mine)
-        met = [0] if len(self.opponents) == 1 else self.opponent.unique().tolist()
-        for number in met:
-            chosen = slice(None) if len(met) == 1 else (self.opponent == number).to(self.device)
-            rows = self.theirs[chosen]
-            acted = self._ask(number, {name: value[rows] for name, value in self._out["obs"].items()}, chosen)
-            self.check_action(acted, f"Opponent {self.opponents[number].get_name()}: the action", len(rows))
-            self._put(acted, rows)
+        if len(self.opponents) == 1 or self._ended.is_cuda:
+            self._ask_all()
+        else:
+            for number in self.opponent.unique().tolist():
+                self._ask(number, self.opponent == number)
         self.both.step(self._actions, dt, out=self._out)
         result = self._hand_out(out)
-        ended = self._out["terminated"][self.mine] | self._out["truncated"][self.mine]
-        if ended.device.type != "cpu" or ended.any():
-            self._count(ended.cpu(), self._out["outcome"][self.mine].cpu())
-            self._begin(ended)
+        torch.logical_or(self._out["terminated"][::2], self._out["truncated"][::2], out=self._ended)
+        if self._ended.is_cuda or self._ended.any():
+            self._begin(self._ended, self._count_and_draw)
         return result
 
-    def _ask(self, number: int, seen: Mapping[str, Tensor], chosen: Any) -> Any:
-        """Return an opponent's actions for the observations `seen` of the rows `chosen` (an index of [num_envs])."""
+    def _ask(self, number: int, chosen: Any) -> None:
+        """Write an opponent's actions for the rows `chosen`, an index of [num_envs]."""
+        rows = self.theirs[chosen]
+        seen = {name: value[rows] for name, value in self._out["obs"].items()}
+        acted, hidden = self._act(number, seen, chosen)
+        self._put(acted, rows)
+        if hidden is not None:
+            self.hidden[number][chosen] = hidden
+
+    def _ask_all(self) -> None:
+        """Write the actions of all opponents that may be flying, each for all rows, and keep those of its own rows.
+
+        To choose the rows first, the host would have to wait for a GPU.
+        """
+        seen = {name: value[self.theirs] for name, value in self._out["obs"].items()}
+        for number in sorted(self._flying):
+            acted, hidden = self._act(number, seen, slice(None))
+            mask = self.opponent == number if len(self._flying) > 1 else None
+            self._put(acted, self.theirs, mask)
+            if hidden is not None:
+                self.hidden[number] = _chosen(hidden, self.hidden[number], mask)
+
+    def _act(self, number: int, seen: Mapping[str, Tensor], chosen: Any) -> tuple[Any, Tensor | None]:
+        """Return an opponent's actions for the observations `seen` of the rows `chosen`, and its next states, if any."""
         opponent: Any = self.opponents[number]
+        hidden = None
         if not (size := hidden_size_of(opponent)):
-            return opponent.act(seen, True)
-        if number not in self.hidden:
-            self.hidden[number] = torch.zeros(self.num_envs, size, device=self.device)
-        acted, self.hidden[number][chosen] = opponent.act_with(seen, self.hidden[number][chosen], True)
-        return acted
+            acted = opponent.act(seen, True)
+        else:
+            if number not in self.hidden:
+                self.hidden[number] = torch.zeros(self.num_envs, size, device=self.device)
+            acted, hidden = opponent.act_with(seen, self.hidden[number][chosen], True)
+        rows = len(next(iter(seen.values())))
+        self.check_action(acted, f"Opponent {opponent.get_name()}: the action", rows)
+        return acted, hidden
 
-    def _put(self, action: Any, rows: Tensor) -> None:
-        if isinstance(action, Tensor):
-            self._actions[rows] = action.to(self._actions.dtype)
-            return
-        for name, part in action.items():
-            self._actions[name][rows] = part.to(self._actions[name].dtype)
+    def _put(self, action: Any, rows: Tensor, mask: Tensor | None = None) -> None:
+        """Write actions to these rows of both sides' actions; with a mask, only where it is true."""
+        parts = (
+            [(self._actions, action)]
+            if isinstance(action, Tensor)
+            else [(self._actions[name], part) for name, part in action.items()]
+        )
+        for place, part in parts:
+            place[rows] = _chosen(part.to(place.dtype), place[rows] if mask is not None else part, mask)
 
-    def _count(self, ended: Tensor, outcome: Tensor) -> None:
-        places = self.opponent[ended] * self.results.shape[1] + outcome[ended].long()
-        self.results += torch.bincount(places, minlength=self.results.numel()).view_as(self.results)
-
-    def _begin(self, mask: Tensor) -> None:
-        """Draw opponents for the episodes that begin where the mask is true."""
-        rows = mask.cpu().nonzero().flatten()
-        self.episode[rows] += 1
-        for hidden in self.hidden.values():
-            hidden[mask.to(self.device)] = 0.0
+    def _begin(self, mask: Tensor, program: Program) -> None:
+        """Begin the episodes where the mask, which is `_ended`, is true, with a program that draws their opponents."""
+        self._launcher.run(program)
+        for number, hidden in self.hidden.items():
+            self.hidden[number] = hidden.masked_fill(mask[:, None], 0.0)
         if len(self.opponents) == 1:
             self.opponents[0].reset(mask)
-            return
-        purpose = np.full(len(rows), Purpose.OPPONENT)
-        counter = np.stack([rows.numpy() + self.env_offset, self.episode[rows].numpy(), purpose, 0 * purpose], 1)
-        self.opponent[rows] = torch.from_numpy(np.searchsorted(self._edges, uniform(counter, self.seed)[:, 0], "right"))
 
     def _hand_out(self, out: TensorDict | None) -> TensorDict:
         """Copy the rows of the caller's sides from the inner env's buffers to `out` (or new buffers), and return it."""
@@ -182,8 +224,12 @@ class OpponentWrapper(EnvWrapper):
                     raise InputError(
                         f"out[{name}] is {got}, which does not match the env: make out with env.make_buffers()."
                     )
-                part.copy_(source[self.mine])
+                torch.index_select(source, 0, self.mine, out=part)
         return out
+
+    def close(self) -> None:
+        self._launcher.close()
+        super().close()
 
     # ---- state -------------------------------------------------------------------------------------------------
 
@@ -218,7 +264,14 @@ class OpponentWrapper(EnvWrapper):
         for name in ("opponent", "episode"):
             getattr(self, name).copy_(state[name])
         self.results.zero_()[:known].copy_(state["results"])
+        self._rows = Fetch([self.in_the_air()])
+        self._note_flying(self._drawn)
         for opponent, memory in zip(self.opponents, state["memories"], strict=False):
             opponent.load_episode_state(memory)
         self.hidden = {int(k): v.to(self.device).clone() for k, v in state.get("hidden", {}).items()}
         self._begun = bool(state["begun"])
+
+
+def _chosen(value: Tensor, other: Tensor, mask: Tensor | None) -> Tensor:
+    """Return `value` [N, ...] where the mask [N] is true, and `other` elsewhere; `value` if there is no mask."""
+    return value if mask is None else torch.where(mask.view(-1, *[1] * (value.dim() - 1)), value, other)

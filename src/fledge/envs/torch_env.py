@@ -67,6 +67,10 @@ class TorchEnv(TensorEnv):
 
     # ---- implemented by subclasses ----------------------------------------------------------------------------------
 
+    @property
+    def least_timeout(self) -> int:  # type: ignore[override]
+        return self.max_steps
+
     @abstractmethod
     def begin(self, mask: Tensor) -> None:
         """Begin new episodes where the mask is true, without changing the rest of `self.state` (see `put`)."""
@@ -140,7 +144,7 @@ class TorchEnv(TensorEnv):
         results = {"reward": reward, "terminated": ended & ~truncated, "truncated": truncated, "outcome": outcome}
         fill(into, {**results, "episode_return": self._return, "episode_length": self._length})
         observed = self._observe()
-        if ended.any():
+        if ended.is_cuda or ended.any():  # reading it would wait for a GPU
             if "final_obs" in into.keys():  # noqa: SIM118
                 self._write(into["final_obs"], observed)
             self._begin(ended)

@@ -182,9 +182,11 @@ class WarpEnv(TensorEnv):
         names = [path[1] for path in programs.tensors if path[0] == "obs"]
         obs = {name: programs.tensors[("obs", name)] for name in names}
         self.observe_more(obs)
-        if is_final and bool((ended := programs.ended()).any()):
+        ended = programs.ended()
+        if is_final and (ended.is_cuda or ended.any()):  # reading it would wait for a GPU
             for name in names:
-                programs.tensors[("final_obs", name)][ended] = obs[name][ended]
+                final, wide = programs.tensors[("final_obs", name)], ended.view(-1, *[1] * (obs[name].dim() - 1))
+                torch.where(wide, obs[name], final, out=final)
 
     def _refuse_closed(self, call: str) -> None:
         if self._closed:

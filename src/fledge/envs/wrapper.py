@@ -30,6 +30,7 @@ class EnvWrapper(TensorEnv):
         self.env = env
         self.outcomes, self.decision_s, self.group = env.outcomes, env.decision_s, env.group
         self.one_clock, self.resumes_exactly = env.one_clock, env.resumes_exactly
+        self.least_timeout = env.least_timeout
 
     @property
     def unwrapped(self) -> TensorEnv:

@@ -24,6 +24,7 @@ from torch import Tensor
 from fledge.agents.base import BaseAgent
 from fledge.core.errors import ConfigError, InputError
 from fledge.core.settings import setting
+from fledge.core.transfer import to_host
 from fledge.league.elo import Ratings
 
 MIN_WEIGHT = 0.05  # weight of an opponent that never wins
@@ -172,11 +173,11 @@ class League:
 
     def add_self(self, weights: Weights) -> None:
         """Add a copy of the learner with these weights as an opponent."""
-        kept = {name: value.detach().cpu().clone() for name, value in weights.items()}
+        kept = {name: value.clone() for name, value in to_host(weights).items()}
         number = len(self.agents)
         self.selves[number] = self._new[number] = kept
         self.names.append(f"self {number - len(self.cfg.ladder) + 1}")
-        self.agents.append(self.make_self(kept))
+        self.agents.append(self.make_self(weights))
         self.totals = torch.cat([self.totals, torch.zeros((1, 3), dtype=torch.float64)])
         self.met = torch.cat([self.met, torch.zeros(1, dtype=torch.float64)])
         self.ratings.add()

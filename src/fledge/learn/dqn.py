@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fledge.agents.base import Obs
+from fledge.agents.distributions import sample_index
 from fledge.agents.q_network import QNetwork
 from fledge.core.settings import check_settings, setting
 from fledge.learn.off_policy import Batch, OffPolicy, OffPolicyConfig, Replay, ReplayConfig, next_observations
@@ -48,7 +49,7 @@ class DQN(OffPolicy):
             other = torch.randint_like(best, self.online.num_actions)
         else:
             free = allowed | ~allowed.any(-1, keepdim=True)  # a mask that forbids every action is ignored
-            other = torch.multinomial(free.float(), 1).squeeze(-1)
+            other = sample_index(free.float())
         return torch.where(stray, other, best)
 
     def step(self, batch: Batch) -> Tensor:

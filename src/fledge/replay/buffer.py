@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from fledge.core.errors import ConfigError, InputError, StorageError
+from fledge.core.transfer import Fetch, to_device, to_host
 from fledge.replay import forks, snapshot
 from fledge.replay.batches import Batch, Ends, check_n_step, sequence_starts, transitions, windows
 from fledge.replay.checks import Indices, check_rows, device_of, floats, in_memory, integers, named_values, whole
@@ -47,7 +48,7 @@ class DictReplayBuffer(EpisodeStore):
         keys: Keys of a batch, optionally with a `KeySpec` each; None takes them from the data added first. `next_X` takes no
             memory if X is a key.
         device: Device of the batches.
-        pin_memory: Copy batches to a CUDA device through pinned memory, asynchronously.
+        pin_memory: Allowed on a CUDA device only, where batches always go through pinned memory, asynchronously.
         img_compressed: Compress keys with two or more axes (images, grid maps, LiDAR); False stores them raw.
         layout: Unit of compression: each "frame", a "chunk" of time (the default), or a whole "episode".
         compress_epi: True selects layout "episode", False "frame".
@@ -128,7 +129,7 @@ class DictReplayBuffer(EpisodeStore):
     def add_rollout(self, rollout: Mapping[str, Any]) -> int:
         """Add [T, N] steps of parallel envs (see `ingest.rollouts`); return the number of episodes completed."""
         with self.lock, self._restore_schema_on_error():
-            entries = named_values("rollout", rollout)
+            entries = to_host(named_values("rollout", rollout))
             self._settle(rollout_names(entries))
             steps = list(read_rollout(self.schema, entries))
             opened = self._open_for(len(steps[0][1]))
@@ -189,9 +190,7 @@ class DictReplayBuffer(EpisodeStore):
             if self.priorities is None:
                 return self._transitions(self.rng.integers(0, self.index.total, batch_size))
             number, weight = self.priorities.draw(batch_size, self.index.evicted_total, self.rng)
-            batch = self._transitions(number)
-            batch["weight"] = torch.from_numpy(weight).to(self.device)
-            return batch
+            return self._transitions(number, weight=torch.from_numpy(weight))
 
     def sample_batch(self, batch_size: int) -> Batch:
         """Same as `sample`."""
@@ -211,7 +210,7 @@ class DictReplayBuffer(EpisodeStore):
             if ends not in get_args(Ends):
                 raise InputError(f"ends is {ends!r}, but must be one of {', '.join(get_args(Ends))}.")
             episode, start = sequence_starts(self.index.values, length, batch_size, self.rng, ends)
-            return self._on_device(windows(self, episode, start, length))
+            return to_device(windows(self, episode, start, length), self.device)
 
     def get(self, index: Indices) -> Batch:
         """Return the transitions with these "index" values, which must still be in the buffer."""
@@ -230,6 +229,8 @@ class DictReplayBuffer(EpisodeStore):
             self._check_alive()
             if self.priorities is None:
                 raise InputError("This buffer samples uniformly: make it with prioritized=True to set priorities.")
+            if isinstance(index, torch.Tensor) and isinstance(priority, torch.Tensor):
+                index, priority = Fetch([index, priority]).get()  # waits once, as the next samples depend on them
             numbers = integers(index)
             values = floats("priority", priority)
             if len(numbers) != len(values):
@@ -238,15 +239,8 @@ class DictReplayBuffer(EpisodeStore):
             kept = (numbers >= begin) & (numbers < begin + self.index.total)
             self.priorities.update(numbers[kept], values[kept])
 
-    def _transitions(self, number: np.ndarray) -> Batch:
-        return self._on_device(transitions(self, number, self.n_step, self.gamma))
-
-    def _on_device(self, batch: Batch) -> Batch:
-        if self.device.type == "cpu":
-            return batch
-        if self.pin_memory:
-            return {k: v.pin_memory().to(self.device, non_blocking=True) for k, v in batch.items()}
-        return {k: v.to(self.device) for k, v in batch.items()}
+    def _transitions(self, number: np.ndarray, **more: torch.Tensor) -> Batch:
+        return to_device(transitions(self, number, self.n_step, self.gamma) | more, self.device)
 
     def _check_sampling(self, batch_size: int, length: int = 1) -> None:
         self._check_alive()

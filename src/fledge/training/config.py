@@ -56,7 +56,7 @@ class TrainConfig:
     device: str = "auto"
     """Device: cpu, cuda (one GPU per rank), cuda:N (GPU N, for one rank), or auto (cuda if there is a GPU, else cpu)."""
     pin_memory: bool = setting(False, resume="same")
-    """Copy replay batches to the GPU through pinned memory while the GPU computes (off-policy algorithms on CUDA)."""
+    """Allowed with off-policy algorithms on CUDA, where replay batches always go through pinned memory while it computes."""
     total_frames: int = setting(10_000_000, at_least=1)
     """Decisions to train for, over all envs and ranks."""
     max_minutes: float = setting(0.0, at_least=0, resume="same")

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fledge.agents.base import BaseAgent, Obs
 from fledge.core.errors import ConfigError
+from fledge.core.transfer import Fetch
 from fledge.envs.base import TensorEnv
 from fledge.envs.opponent_wrapper import OpponentWrapper
 from fledge.league.league import League
@@ -103,7 +104,7 @@ class LeagueCurriculum(Curriculum):
             )
         names = self.worlds[0].outcomes
         self.columns = [[value for value, name in names.items() if name == wanted] for wanted in ("win", "loss")]
-        self.known: Tensor | None = None  # of this rank, [opponents]: results of the last rollout, and running episodes
+        self.known: Fetch | None = None  # of this rank, [opponents]: results of the last rollout, and running episodes
         self._set_opponents()
 
     def _set_opponents(self) -> None:
@@ -118,14 +119,14 @@ class LeagueCurriculum(Curriculum):
         super().prepare(progress)
         met = torch.stack([world.take_results() for world in self.worlds]).sum(0)
         flying = torch.stack([world.in_the_air() for world in self.worlds]).sum(0)
-        self.known = torch.cat([met, flying[:, None]], dim=1)[0 if self.self_play is None else 1 :]
+        self.known = Fetch([torch.cat([met, flying[:, None]], dim=1)[0 if self.self_play is None else 1 :]])
         if self.self_play is not None:
             self.self_play.copy.load_state_dict(self.self_play.weights())
         self._set_opponents()
 
     def learn(self, policy: nn.Module) -> dict[str, float]:
         if self.known is not None:
-            known = self.ranks.sum(self.known.double())
+            known = self.ranks.sum(self.known.get()[0].double())
             results, flying = known[:, :-1], {*known[:, -1].nonzero().flatten().tolist(), *self.league.active}
             won, lost = (results[:, columns].sum(1) for columns in self.columns)
             drawn = results.sum(1) - won - lost

@@ -14,12 +14,14 @@ from typing import Any
 
 import torch
 from tensordict import TensorDictBase
+from torch import Tensor
 
 from fledge.collect.remote import RemoteCollector
 from fledge.core.errors import ConfigError, FledgeError, InputError
 from fledge.core.machine import pick_device
 from fledge.core.random import Purpose, derive_seed
 from fledge.core.settings import changed_settings, check_settings, code_settings, flat_settings
+from fledge.core.transfer import Fetch
 from fledge.envs.base import Log, TensorEnv, add_logs
 from fledge.learn.base import load_random_state, random_state
 from fledge.learn.ppo import PPO
@@ -156,19 +158,17 @@ class TrainingState:
         """Return metrics over all ranks: of the episodes that ended in a rollout, of env logs, and of the curriculum."""
         outcome, log = rollout["outcome"], self.collector.env_log
         ended = outcome > 0
+        sums = [rollout["reward"].sum(), *(sum_where(rollout[f"episode_{x}"], ended) for x in ("return", "length"))]
+        outcome, *sums = Fetch([outcome, *sums, *(x for pair in log.values() for x in pair)]).get()  # the only wait
+        log = dict(zip(log, zip(sums[3::2], sums[4::2], strict=True), strict=True))
         counts = torch.bincount(outcome.flatten(), minlength=max(self.outcomes) + 1).double()
-        sums = [
-            rollout["reward"].sum(),
-            rollout["episode_return"][ended].sum(),
-            rollout["episode_length"][ended].sum(),
-            torch.tensor(len(log), device=outcome.device),
-        ]
         if len(counts) > max(self.outcomes) + 1:
             wrong = len(counts) - 1
             raise InputError(
                 f"An episode ended with outcome {wrong}, which env.outcomes does not name ({self.outcomes}): add it."
             )
-        values = self.ranks.sum(torch.cat([counts, torch.stack([s.double() for s in sums])]).cpu()).tolist()
+        totals = torch.tensor([*map(float, sums[:3]), len(log)], dtype=torch.float64)
+        values = self.ranks.sum(torch.cat([counts, totals])).tolist()
         *by_outcome, reward, returns, length, logged = values
         episodes = sum(by_outcome[1:])
         metrics = {name: by_outcome[value] / max(episodes, 1.0) for value, name in self.outcomes.items()}
@@ -254,6 +254,11 @@ class TrainingState:
             self.collector.finished = self.finished
         self.collector.shutdown()
         self.learner.close()
+
+
+def sum_where(values: Tensor, mask: Tensor) -> Tensor:
+    """Return the sum of the values where the mask is true, without waiting for a GPU."""
+    return torch.where(mask, values, 0).sum() if values.is_cuda else values[mask].sum()
 
 
 def check_names(task: Task, env: TensorEnv) -> None:

@@ -76,6 +76,7 @@ class AircombatEnv(WarpEnv):
         super().__init__(cfg, device, seed, num_threads, env_offset, total_envs)
         self.num_duels = self.num_envs // 2
         self.decision_s = cfg.decision_s
+        self.least_timeout = max(1, math.floor(cfg.max_episode_s / cfg.decision_s))
         self.physics = physics_of(cfg)
         self.params = self._make_params()
         self.table = load_table(cfg, str(self.device)) if cfg.spacetime else None
@@ -94,6 +95,7 @@ class AircombatEnv(WarpEnv):
             "fire": torch.zeros(self.num_envs, dtype=torch.int32, device=self.device),
         }
         self._action: Action = {}
+        self._rudders = torch.tensor(RUDDERS, device=self.device)
         # observations before the step, for rewards that read them
         self._seen = dict(self.make_buffers()["obs"].items()) if self.reward.looks_back else {}
 
@@ -130,7 +132,7 @@ class AircombatEnv(WarpEnv):
     def take_action(self, action: Action) -> None:
         self._action = action
         if isinstance(action, torch.Tensor):
-            rudder = torch.tensor(RUDDERS, device=self.device)[action.long() // 2]
+            rudder = self._rudders[action.long() // 2]
             action = {"rudder": rudder, "throttle": torch.ones_like(rudder), "fire": action % 2}
         for name, place in self._controls.items():
             place.copy_(action[name])

@@ -18,7 +18,7 @@ from fledge.envs.base import Action
 from fledge.envs.launch import Call, Program
 from fledge.envs.warp_env import Programs, Tensors, WarpEnv
 from fledge.tasks.navigation import compact_maps
-from fledge.tasks.navigation.config import SIMULATED, ActionForm, NavigationConfig, Starts
+from fledge.tasks.navigation.config import EDGE_M, SIMULATED, ActionForm, NavigationConfig, Starts
 from fledge.tasks.navigation.networks.feature_policy import VELOCITY
 from fledge.tasks.navigation.perception import kernels as perception
 from fledge.tasks.navigation.perception.structs import faults_bytes, make_faults
@@ -26,7 +26,17 @@ from fledge.tasks.navigation.physics import episode, flight, meetings
 from fledge.tasks.navigation.physics.maps import MapBank
 from fledge.tasks.navigation.physics.near_boxes import scans_objects
 from fledge.tasks.navigation.physics.quadrotor import ROTOR_FILTER
-from fledge.tasks.navigation.physics.structs import Beams, Drones, Obs, Outcome, Result, allocate, bind, make_params
+from fledge.tasks.navigation.physics.structs import (
+    ROUTE_START_M,
+    Beams,
+    Drones,
+    Obs,
+    Outcome,
+    Result,
+    allocate,
+    bind,
+    make_params,
+)
 from fledge.tasks.navigation.physics.voxel_worlds import is_scene
 from fledge.tasks.navigation.planner.identify import STATE as RESPONSE_STATE
 from fledge.tasks.navigation.planner.kernel import ALL, BEGUN, ENDED
@@ -78,6 +88,8 @@ class NavigationEnv(WarpEnv):
         super().__init__(cfg, device, seed, num_threads, env_offset, total_envs)
         self.decision_s = cfg.dt_s * cfg.decimation
         self.one_clock = is_scene(cfg) or (cfg.starts is not Starts.crossing and not cfg.world)
+        least = ROUTE_START_M / EDGE_M if cfg.world and not is_scene(cfg) else 1.0  # see `step_limit`
+        self.least_timeout = max(1, int(least * cfg.max_episode_steps) // cfg.decimation)
         self.bank = MapBank(cfg, self.device, seed, bank, self.launcher)
         self.params = make_params(
             cfg,
@@ -161,10 +173,8 @@ class NavigationEnv(WarpEnv):
 
     def before_reset(self, env_mask: torch.Tensor) -> None:
         """Build a new map for each episode that begins, if `env.fresh_maps` is on."""
-        if self.cfg.fresh_maps and bool(env_mask.any()):
-            envs = env_mask.nonzero().flatten().cpu().numpy()
-            episodes = self.state["episode"].cpu().numpy()[envs] + 1
-            self.bank.build_for_episodes(envs, envs + self.env_offset, episodes, self._clock)
+        if self.cfg.fresh_maps and (env_mask.is_cuda or env_mask.any()):
+            self.bank.build_for_episodes(env_mask, self.state["episode"], self.env_offset, self._clock)
 
     def record(self, calls: Sequence[Call]) -> Program:
         """Return the program that launches these kernels over all drones; drones of one world stay in one thread range."""

@@ -28,6 +28,7 @@ from torch import Tensor
 from fledge.core.config_help import written
 from fledge.core.overrides import leaves
 from fledge.core.settings import flat_settings
+from fledge.core.transfer import Fetch
 from fledge.envs.base import Action, TensorEnv
 from fledge.tasks.metrics import EpisodeMetrics, TaskMetrics
 from fledge.tasks.navigation.benchmarks import BENCHMARKS
@@ -111,11 +112,12 @@ class FlightMetrics(EpisodeMetrics):
         self._add("stayed", ~self.left, arrived)
         self._add("ended", torch.ones_like(self.path), counted & over)
         self._add("left", self.left, counted & over)
-        self.path[over], self.seconds[over], self.least[over], self.begun[over] = 0.0, 0.0, math.inf, True
-        self.left[over] = False
+        for tensor, value in ((self.path, 0.0), (self.seconds, 0.0), (self.least, math.inf), (self.begun, True)):
+            tensor.masked_fill_(over, value)
+        self.left &= ~over
 
     def figures(self) -> dict[str, float]:
-        sums = {name: float(value) for name, value in self.sums.items()}
+        sums = dict(zip(self.sums, map(float, Fetch(list(self.sums.values())).get()), strict=True))
         flown, arrived = max(sums["decisions"], 1.0), sums["arrived"]
         figures = {
             "mean_speed": sums["speed"] / flown,

@@ -31,6 +31,8 @@ def place_arena(
 ):
     """Write each cylinder as `ROWS` boxes, one per row of cells, then the walls as four boxes; one thread per map."""
     slot = slots[wp.tid()]
+    if slot < 0:
+        return
     key = keys[slot]
     for c in range(cylinders):
         u = uniform4(key[0], key[1], P_BOX, wp.uint32(c), seed)

@@ -58,6 +58,8 @@ def sort_columns(
 ):
     """Sort the boxes of maps into buckets by counting, one thread per map."""
     slot = slots[wp.tid()]
+    if slot < 0:
+        return
     for k in range(BUCKETS + 1):
         columns.first[slot, k] = 0
     for b in range(num_boxes):

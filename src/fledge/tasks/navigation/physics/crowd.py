@@ -128,6 +128,8 @@ def roaming_origin(crowd: Crowd, key: wp.vec2ui, slot: int, j: int, seed: wp.vec
 def place_crowd(slots: wp.array(dtype=wp.int32), keys: wp.array(dtype=wp.vec2ui), seed: wp.vec2ui, crowd: Crowd):
     """Place obstacles at rest at their origins, one thread per map; `step_crowd` then draws the goals of roaming ones."""
     slot = slots[wp.tid()]
+    if slot < 0:
+        return
     key = keys[slot]
     for j in range(crowd.placed[slot]):
         origin = wp.vec3()

@@ -33,6 +33,7 @@ from fledge.tasks.navigation.physics.pedestrians import (
     plan_pedestrians,
     walk_pedestrians,
 )
+from fledge.tasks.navigation.physics.renewal import name_fresh_maps, name_next_map
 from fledge.tasks.navigation.physics.structs import Maps, allocate, bind
 from fledge.tasks.navigation.physics.terrain import CELLS, WALLS, place_boxes, place_walls
 from fledge.tasks.navigation.physics.voxel_worlds import VoxelWorlds, is_scene
@@ -92,6 +93,10 @@ class MapBank:
         if self.worlds:
             self.maps.voxels = self.worlds.struct
         self._pending: Future[None] | torch.cuda.Event | None = None
+        # slots of the maps that are built next, and the numbers of moving obstacles that maps have in turn
+        self._named: Any = wp.from_torch(self._zeros(torch.int32, cfg.num_envs if cfg.fresh_maps else 1))
+        turns = np.array([self.movers_on(k) for k in range(len(cfg.movers_cycle))], np.int32)
+        self._movers: Any = wp.array(turns, dtype=wp.int32, device=str(device))
         self._head = 0
         self._share = 1.0
         if not cfg.fresh_maps:
@@ -166,11 +171,9 @@ class MapBank:
 
     def _assign(self, slots: np.ndarray, positions: np.ndarray, born: int) -> None:
         keys = np.stack([positions, np.full_like(positions, BANK_FLAG | self.number)], 1).astype(np.uint32)
-        self._set_keys(slots, keys, [self.movers_on(int(p)) for p in positions], born)
-
-    def _set_keys(self, slots: np.ndarray, keys: np.ndarray, counts: list[int], born: int) -> None:
+        counts = [self.movers_on(int(p)) for p in positions]
         index = torch.as_tensor(slots, device=self.device, dtype=torch.long)
-        self.tensors["keys"][index] = torch.as_tensor(keys.astype(np.uint32).view(np.int32), device=self.device)
+        self.tensors["keys"][index] = torch.as_tensor(keys.view(np.int32), device=self.device)
         self.tensors["placed"][index] = torch.as_tensor(counts, dtype=torch.int32, device=self.device)
         self.tensors["count"][index] = self._shown(self.tensors["placed"][index])
         self.tensors["born"][index] = born
@@ -183,8 +186,11 @@ class MapBank:
             self.launcher.run_tasks([functools.partial(build, slots[a : a + n], crowd) for a, n in shards])
 
     def _build_on_this_thread(self, slots: np.ndarray, crowd: bool) -> None:
-        device, n, num_boxes, maps = str(self.device), len(slots), self.cfg.static_obstacles, self.maps
-        index: Any = wp.array(slots.astype(np.int32), device=device)
+        self._launch_build(wp.array(slots.astype(np.int32), device=str(self.device)), crowd)
+
+    def _launch_build(self, index: Any, crowd: bool) -> None:
+        """Launch the kernels that build the maps in the slots `index`, a Warp array; entries below 0 are skipped."""
+        device, n, num_boxes, maps = str(self.device), len(index), self.cfg.static_obstacles, self.maps
         if self.worlds:
             if crowd and self.scene:
                 wp.launch(place_paths, n, [index, maps.voxels.world, self.worlds.paths, maps.crowd], device=device)
@@ -198,7 +204,7 @@ class MapBank:
         wp.launch(place, n, [index, maps.keys, num_boxes, self.seed, boxes, heights], device=device)
         if self.cfg.walls:
             wp.launch(place_walls, n, [index, maps.keys, num_boxes, boxes, heights], device=device)
-        self.draw_boxes(slots)
+        self._launch_drawing(index)
         if crowd and self.pedestrians:
             wp.launch(place_pedestrians, n, [index, self.seed, 0, maps], device=device)
         elif crowd:
@@ -206,31 +212,43 @@ class MapBank:
 
     def draw_boxes(self, slots: np.ndarray) -> None:
         """Write the grids and the sorted columns of some slots from `boxes` and `heights`."""
-        index: Any = wp.array(slots.astype(np.int32), device=str(self.device))
+        self._launch_drawing(wp.array(slots.astype(np.int32), device=str(self.device)))
+
+    def _launch_drawing(self, index: Any) -> None:
         boxes, heights = self._boxes
         launch_drawing(index, boxes, heights, self.maps.grid, self.maps.columns, self._rows, str(self.device))
 
-    def build_for_episodes(self, envs: np.ndarray, global_envs: np.ndarray, episodes: np.ndarray, clock: int) -> None:
-        """Build the maps of these envs' next episodes, each in the env's own slot; used with `env.fresh_maps`."""
-        keys = np.stack([global_envs, episodes], 1).astype(np.uint32)
-        self._set_keys(envs, keys, [self.movers_on(int(e)) for e in episodes], clock)
-        self.build(envs)
+    def build_for_episodes(self, mask: torch.Tensor, episodes: torch.Tensor, env_offset: int, clock: int) -> None:
+        """Build the map of each env's next episode where the mask is true, in the env's own slot; for `env.fresh_maps`.
+
+        Args:
+            mask: [N] bool, and `episodes` [N] int32, the number of each env's episode that has ended.
+        """
+        counted = [wp.from_torch(mask), wp.from_torch(episodes), env_offset, self._movers, self._share, clock]
+        args = [*counted, self.maps.keys, self.maps.crowd, self._named]
+        wp.launch(name_fresh_maps, len(mask), args, device=str(self.device))
+        if self.device.type == "cpu":
+            self.build(mask.nonzero().flatten().numpy())
+        else:  # without reading the mask, which would wait for the device
+            self._launch_build(self._named, crowd=True)
 
     def _build_next(self) -> None:
         """Start to build the map of the next refresh in the background."""
         if not self.cfg.refresh_steps:
             return
         position = self._head + self.active
-        slot = np.array([position % self.slots])
+        key = wp.vec2ui(position, BANK_FLAG | self.number)
         # `born` is the clock at which the map comes into use; until then its crowd rests and no drone flies on it.
-        self._assign(slot, np.array([position]), born=(self._head + 1) * self.cfg.refresh_steps)
-
+        born = (self._head + 1) * self.cfg.refresh_steps
+        args = [position % self.slots, key, self.movers_on(position), self._share, born]
+        args += [self.maps.keys, self.maps.crowd, self._named]
+        wp.launch(name_next_map, 1, args, device=str(self.device))
         if self._side is None:
-            self._pending = self.launcher.run_in_background(lambda: self._build_on_this_thread(slot, crowd=True))
+            self._pending = self.launcher.run_in_background(lambda: self._launch_build(self._named, crowd=True))
             return
         self._side.wait_stream(torch.cuda.current_stream(self.device))  # its slot is no longer read, its key is written
         with torch.cuda.stream(self._side), wp.ScopedStream(wp.stream_from_torch(self._side), sync_enter=False):
-            self._build_on_this_thread(slot, crowd=True)
+            self._launch_build(self._named, crowd=True)
             self._pending = self._side.record_event()
 
     def before_step(self, clock: int) -> None:

@@ -82,6 +82,8 @@ def path_at(paths: Paths, w: int, j: int, t: wp.float64) -> wp.spatial_vector:
 def place_paths(slots: wp.array(dtype=wp.int32), world: wp.array(dtype=wp.int32), paths: Paths, crowd: Crowd):
     """Place obstacles at the beginning of their paths, one thread per map."""
     slot = slots[wp.tid()]
+    if slot < 0:
+        return
     for j in range(crowd.placed[slot]):
         at = path_at(paths, world[slot], j, wp.float64(0.0))
         pos = wp.vec3(at[0], at[1], at[2])

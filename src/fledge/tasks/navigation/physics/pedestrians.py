@@ -211,6 +211,8 @@ def waypoint(maps: Maps, voxels: int, slot: int, j: int, age: int, pos: wp.vec3,
 def place_pedestrians(slots: wp.array(dtype=wp.int32), seed: wp.vec2ui, voxels: int, maps: Maps):
     """Place pedestrians at rest, clear of walls and apart from each other if there is room; one thread per map."""
     slot = slots[wp.tid()]
+    if slot < 0:
+        return
     key = maps.keys[slot]
     for j in range(maps.crowd.placed[slot]):
         radius = 0.5 * width_of(maps.crowd.kinds[j]) + MARGIN_M

@@ -89,6 +89,8 @@ def place_boxes(
 ):
     """Write the footprints (as `draw_box` returns them) and the heights (m) of the boxes, in order; one thread per map."""
     slot = slots[wp.tid()]
+    if slot < 0:
+        return
     key = keys[slot]
     for b in range(num_boxes):
         box = draw_box(key, b * 256, seed)
@@ -128,6 +130,8 @@ def place_walls(
     One thread per map.
     """
     slot = slots[wp.tid()]
+    if slot < 0:
+        return
     low = -RING_CELLS
     high = CELLS - RING_CELLS
     forest = INNER_VERTICES - 1
@@ -151,6 +155,8 @@ def rasterise(
 ):
     """Write the columns to the grid, then each free cell's distance to the nearest column in two passes; a thread per map."""
     slot = slots[wp.tid()]
+    if slot < 0:
+        return
     for c in range(CELLS * CELLS):
         grid[slot, c] = wp.uint8(DISTANCE_CAP)
     for b in range(num_boxes):

@@ -54,6 +54,8 @@ def place_walkers(
 ):
     """Place obstacles at rest at starts of routes, apart from each other if there is room; one thread per map."""
     slot = slots[wp.tid()]
+    if slot < 0:
+        return
     key = keys[slot]
     w = v.world[slot]
     routes = v.start.shape[1]
