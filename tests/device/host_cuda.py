@@ -31,6 +31,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -52,6 +53,7 @@ class Record:
 
 
 _record: Record | None = None
+_current = threading.local()  # `stream` of torch and `warp_stream` of each thread
 faults: list[str] = []
 
 
@@ -151,7 +153,19 @@ class Event:
 def _patch_torch() -> None:
     import torch
 
+    from tests.device import host_graphs
+
     cuda, stream = torch.cuda, Stream()
+
+    @contextlib.contextmanager
+    def use_stream(given: Any) -> Iterator[Any]:
+        before = getattr(_current, "stream", stream)
+        _current.stream = given or before
+        try:
+            yield given
+        finally:
+            _current.stream = before
+
     replaced: dict[str, Any] = {
         "_lazy_init": lambda: None,
         "is_available": lambda: True,
@@ -168,13 +182,15 @@ def _patch_torch() -> None:
         "get_rng_state": lambda device="cuda": torch.get_rng_state(),
         "set_rng_state": lambda state, device="cuda": torch.set_rng_state(state),
         "synchronize": lambda device=None: note("torch.cuda.synchronize()"),
-        "current_stream": lambda device=None: stream,
+        "current_stream": lambda device=None: getattr(_current, "stream", stream),
         "default_stream": lambda device=None: stream,
-        "stream": lambda given: contextlib.nullcontext(given),
+        "stream": use_stream,
         "device": lambda given: contextlib.nullcontext(given),
         "Stream": Stream,
         "Event": Event,
-        "is_current_stream_capturing": lambda: False,
+        "is_current_stream_capturing": lambda: threading.get_ident() in host_graphs.active,
+        "CUDAGraph": host_graphs.Graph,
+        "graph_pool_handle": lambda: (0, 0),
     }
     for name, function in replaced.items():
         setattr(cuda, name, function)
@@ -216,7 +232,10 @@ class Command:
         self.name, self.command = name, command
 
     def launch(self, stream: Any = None) -> None:
+        from tests.device import host_graphs
+
         _count_launch(self.name)
+        host_graphs.launched(self, stream or getattr(_current, "warp_stream", None))
         self.command.launch()
 
     def __getattr__(self, name: str) -> Any:
@@ -274,15 +293,25 @@ def _patch_warp() -> None:
             _check(value, ours, name)
         if not ours:
             return real["launch"](kernel, dim, inputs, outputs, device=device, record_cmd=record_cmd, **options)
-        options.pop("stream", None)
+        stream = options.pop("stream", None)
         command = Command(name, real["launch"](kernel, dim, inputs, outputs, device="cpu", record_cmd=True, **options))
         command.values = (inputs, outputs)  # type: ignore[attr-defined]
-        return command if record_cmd else command.launch()
+        return command if record_cmd else command.launch(stream)
 
     wp.get_device, wp.from_torch, wp.zeros, wp.launch = get_device, from_torch, zeros, launch
     wp.array.__init__ = init_array
     wp.stream_from_torch = lambda stream=None: stream
-    wp.ScopedStream = lambda stream=None, **_: contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def scoped_stream(stream: Any, *_: Any, **__: Any) -> Iterator[Any]:
+        before = getattr(_current, "warp_stream", None)
+        _current.warp_stream = stream
+        try:
+            yield stream
+        finally:
+            _current.warp_stream = before
+
+    wp.ScopedStream = scoped_stream
 
 
 def _check(value: Any, on_gpu: bool, kernel: str) -> None:
@@ -317,7 +346,10 @@ def place() -> str:
 
 
 def note(kind: str) -> None:
-    """Record that the host waits for the device here."""
+    """Record that the host waits for the device here, which a capture does not allow."""
+    from tests.device import host_graphs
+
+    host_graphs.forbid(kind)
     if _record is not None:
         _record.syncs[(kind, place())] += 1
 

@@ -1,6 +1,6 @@
 """Run rollouts and updates of every task, learner and collector on `cuda:0` (`host_cuda`), and print what they did as JSON.
 
-python -m tests.device.scenarios [NAME]...
+python -m tests.device.scenarios [NAME]...       FLEDGE_CUDA_GRAPHS=0: without CUDA graphs
 """
 
 from __future__ import annotations
@@ -86,8 +86,16 @@ def measure(name: str) -> dict[str, Any]:
 
 
 def count_gradient_steps(run: Any) -> Counter[str]:
-    """Return a counter whose entry `steps` grows with every optimiser step of a run."""
+    """Return a counter whose entry `steps` grows with every gradient step of a run."""
     steps: Counter[str] = Counter()
+    if hasattr(run.learner, "steps"):  # PPO, whose optimiser may be in a CUDA graph
+        average, run.learner.flat.average_grads = run.learner.flat.average_grads, lambda ranks: count(ranks)
+
+        def count(ranks: int) -> None:
+            steps.update(steps=1)
+            average(ranks)
+
+        return steps
     first = next(iter(run.learner.optimizers.values()))
     first.register_step_post_hook(lambda *_: steps.update(steps=1))
     return steps

@@ -79,22 +79,28 @@ class EnvSlice:
         self.env.step(slot.row["action"], out=slot.out)
         self.simulate_s += time.perf_counter() - begun
 
-    def value_truncations(self, slot: Slot, policy: ActorCritic) -> None:
-        """Set next_value to V(final_obs) where an episode was truncated; call it before `forget`."""
+    def value_truncations(self, slot: Slot, policy: ActorCritic, scale: tuple[Tensor, Tensor]) -> None:
+        """Set next_value to V(final_obs) where an episode was truncated; call it before `forget`.
+
+        Args:
+            scale: Mean and standard deviation by which the network's values are normalised.
+        """
+        mean, std = scale
         if self.env.device.type == "cpu":
             index = slot.row["truncated"].nonzero().flatten()
             if len(index):
                 final = {k: v[index] for k, v in self.final.items()}
                 hidden = None if self.hidden is None else self.hidden[index]
-                slot.row["next_value"][index] = policy.value(policy.encode(final), hidden)
+                slot.row["next_value"][index] = policy.step(policy.encode(final), hidden)[1] * std + mean
         else:  # selecting rows would synchronise with the device; evaluating all rows does not
-            slot.row["next_value"].copy_(policy.value(policy.encode(self.final), self.hidden))
+            value = policy.step(policy.encode(self.final), self.hidden)[1]
+            torch.add(value * std, mean, out=slot.row["next_value"])
 
     def forget(self, slot: Slot) -> None:
         """Clear the hidden states where an episode ended."""
         if self.hidden is not None:
             ended = slot.row["terminated"] | slot.row["truncated"]
-            self.hidden = self.hidden.masked_fill(ended[:, None], 0.0)
+            self.hidden.masked_fill_(ended[:, None], 0.0)
 
     def state_dict(self) -> dict[str, Any]:
         state = {"env": self.env.state_dict(), "obs": {k: v.clone() for k, v in self.spare.items()}}
@@ -109,7 +115,7 @@ class EnvSlice:
                 raise ConfigError(
                     "The state is of a collector whose policy has no memory, but this policy is recurrent."
                 )
-            self.hidden = state["hidden"].to(self.hidden.device).clone()
+            self.hidden.copy_(state["hidden"])
 
 
 def fill_next_value(slot: Slot, next_value: Tensor) -> None:

@@ -61,9 +61,8 @@ class HalvesDataCollector(SyncDataCollector):
     def _begin_step(self, env_slice: EnvSlice, slot: Slot) -> None:
         self._stepping[env_slice.columns.start] = self._pool.submit(env_slice.step, slot)
 
-    def _finish_step(self, env_slice: EnvSlice, slot: Slot) -> None:
+    def _wait_for(self, env_slice: EnvSlice) -> None:
         self._stepping.pop(env_slice.columns.start).result()
-        super()._finish_step(env_slice, slot)
 
     def shutdown(self) -> None:
         """Stop the thread and close the envs."""

@@ -13,6 +13,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from fledge.collect.base import Collector, Prepare
 from fledge.collect.env_slice import EnvSlice, Slot, fill_next_value
 from fledge.collect.exploration import ExplorationType, RngScope, is_deterministic, read_exploration_type
 from fledge.collect.key_names import KEY_NAMES, add_navrl_names, fill_done
+from fledge.core.cuda_graphs import CudaGraphs, Function, addresses
 from fledge.core.errors import ConfigError
 from fledge.envs.base import TensorEnv, add_logs, make_action_buffer, write_action
 
@@ -87,6 +89,9 @@ class SyncDataCollector(Collector):
         self._env_slices = [EnvSlice(e, first, policy.hidden_size) for e, first in zip(self.envs, edges, strict=False)]
         self._current = 0
         self._rollouts = [self._allocate()]
+        device = self.env.device
+        self._scale = torch.zeros(1, device=device), torch.ones(1, device=device)  # mean and deviation of values
+        self._graphs, self._decisions, self._acts_at = CudaGraphs(device), dict[Any, Function](), ()
 
     def _check_envs(self) -> None:
         if not self.envs:
@@ -131,6 +136,7 @@ class SyncDataCollector(Collector):
     def draw_from(self, generator: torch.Generator) -> None:
         """Sample actions from `generator` instead of torch's global one; its state becomes part of `state_dict`."""
         self.generator, self._rng_scope = generator, RngScope(generator)
+        self._graphs, self._decisions = CudaGraphs(self.env.device, [generator]), {}
 
     @torch.no_grad()
     def rollout(self, prepare: Prepare | None = None) -> TensorDict:
@@ -155,28 +161,61 @@ class SyncDataCollector(Collector):
         for env_slice, rows in env_slices:
             env_slice.simulate_s = 0.0
             env_slice.begin(rows[0])
-        mean, std = self.policy.value_norm.mean_std()
-        for t in range(self.steps):
+        for place, value in zip(self._scale, self.policy.value_norm.mean_std(), strict=True):
+            place.copy_(value)
+        self._check_graphs()
+        mean = is_deterministic(self.deterministic)
+        for t in range(self.steps + 1):
             for env_slice, rows in env_slices:
                 if t:
-                    self._finish_step(env_slice, rows[t - 1])
-                self._act(env_slice, rows[t], mean, std)
-                if t:
-                    fill_next_value(rows[t - 1], rows[t].row["value"])
-                self._begin_step(env_slice, rows[t])
-        for env_slice, rows in env_slices:
-            self._finish_step(env_slice, rows[-1])
-            fill_next_value(rows[-1], self.policy.value(self.policy.encode(env_slice.spare), env_slice.hidden))
+                    self._wait_for(env_slice)
+                if self._graphs.enabled:
+                    self._captured(env_slice, rows, t, mean)()
+                else:
+                    self._decide(env_slice, rows, t, mean)
+                if t < self.steps:
+                    self._begin_step(env_slice, rows[t])
 
-    def _act(self, env_slice: EnvSlice, slot: Slot, mean: Tensor, std: Tensor) -> None:
-        """Compute the policy's entries of a row; `mean` and `std` convert the network's values to reward units."""
+    def _check_graphs(self) -> None:
+        """Drop the graphs of decisions if the policy has moved in memory."""
+        if self._graphs.enabled:
+            found = addresses([*self.policy.parameters(), *self.policy.buffers()]), self.policy.training
+            if found != self._acts_at:
+                self._decisions, self._acts_at = {}, found
+
+    def _captured(self, env_slice: EnvSlice, rows: list[Slot], t: int, mean: bool) -> Function:
+        key = self._current, env_slice.columns.start, t, mean
+        if key not in self._decisions:
+            self._decisions[key] = self._graphs.captured(partial(self._decide, env_slice, rows, t, mean))
+        return self._decisions[key]
+
+    def _decide(self, env_slice: EnvSlice, rows: list[Slot], t: int, mean: bool) -> None:
+        """Finish row t - 1 after its step, and write the policy's entries of row t; both only if the rollout has them.
+
+        Args:
+            mean: Take the mean action instead of a sample.
+        """
+        if t:
+            env_slice.value_truncations(rows[t - 1], self.policy, self._scale)
+            env_slice.forget(rows[t - 1])
+        if t < self.steps:
+            self._act(env_slice, rows[t], mean)
+            value = rows[t].row["value"]
+        else:
+            value = self.policy.step(self.policy.encode(env_slice.spare), env_slice.hidden)[1]
+            value = value * self._scale[1] + self._scale[0]
+        if t:
+            fill_next_value(rows[t - 1], value)
+
+    def _act(self, env_slice: EnvSlice, slot: Slot, mean: bool) -> None:
+        """Compute the policy's entries of a row."""
         row, head = slot.row, self.policy.head
         row["input"].copy_(self.policy.encode(slot.obs))
         params, value, hidden = self.policy.step(row["input"], env_slice.hidden)
-        if hidden is not None:
+        if hidden is not None and env_slice.hidden is not None:
             row["hidden"].copy_(env_slice.hidden)
-            env_slice.hidden = hidden
-        if is_deterministic(self.deterministic):
+            env_slice.hidden.copy_(hidden)
+        if mean:
             raw_action = head.mean(params)
         else:
             with self._rng_scope:
@@ -184,14 +223,13 @@ class SyncDataCollector(Collector):
         row["raw_action"].copy_(raw_action)
         write_action(row["action"], head.to_env(raw_action))
         row["log_prob"].copy_(head.log_prob(params, raw_action))
-        row["value"].copy_(value * std + mean)
+        torch.add(value * self._scale[1], self._scale[0], out=row["value"])
 
     def _begin_step(self, env_slice: EnvSlice, slot: Slot) -> None:
         env_slice.step(slot)
 
-    def _finish_step(self, env_slice: EnvSlice, slot: Slot) -> None:
-        env_slice.value_truncations(slot, self.policy)
-        env_slice.forget(slot)
+    def _wait_for(self, env_slice: EnvSlice) -> None:
+        """Wait until the env's step has ended."""
 
     def __iter__(self) -> Iterator[TensorDict]:
         while self.total_frames < 0 or self._frames < self.total_frames:

@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import warp as wp
 
 
@@ -55,11 +56,12 @@ class Launcher:
         return [[prepare(call, *shard) for call in calls] for shard in self.shards(size)]
 
     def run(self, program: Program) -> None:
-        """Run a program. On the CPU, return when it is complete; on CUDA, return when it is queued."""
+        """Run a program. On the CPU, return when it is complete; on CUDA, return when it is queued on torch's stream."""
+        stream = wp.stream_from_torch(torch.cuda.current_stream()) if self.device.is_cuda else None
 
         def launch_all(launches: Sequence[Any]) -> None:
             for launch in launches:
-                launch.launch()
+                launch.launch(stream=stream)
 
         self.run_tasks([functools.partial(launch_all, launches) for launches in program])
 

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, TypeVar
 
@@ -25,6 +26,7 @@ import torch
 import warp as wp
 from tensordict import TensorDict, TensorDictBase
 
+from fledge.core.cuda_graphs import CudaGraphs, Function
 from fledge.core.errors import InputError, MemoryBudgetError, NumericsError
 from fledge.core.machine import available_bytes, default_threads, pick_device
 from fledge.core.settings import refuse_code
@@ -45,6 +47,8 @@ class Programs:
     advance: Program  # move every env by one decision, and write the results
     restart: Program  # begin the next episode where one ended, and observe it
     observe: Program  # observe every env
+
+    captured: dict[str, Function] = field(default_factory=dict)  # parts of a step, captured as CUDA graphs
 
     def ended(self) -> torch.Tensor:
         return self.tensors[("terminated",)] | self.tensors[("truncated",)]
@@ -68,6 +72,8 @@ class WarpEnv(TensorEnv):
     """Copies of an observation in memory: obs and final_obs, in the env's and in the caller's buffers."""
     parts: ClassVar[tuple[str, ...]]
     """Keys of `state_parts`."""
+    captures: bool = True
+    """Whether `advance` and `restart` may be captured as CUDA graphs, as `core.cuda_graphs` says."""
 
     def __init__(
         self, cfg: Any, device: str, seed: int, num_threads: int | None, env_offset: int, total_envs: int | None
@@ -77,6 +83,7 @@ class WarpEnv(TensorEnv):
         self.env_offset, self.total_envs = env_offset, total_envs or cfg.num_envs
         self._check_memory()
         self.launcher = Launcher(device, num_threads or default_threads())
+        self._graphs = CudaGraphs(self.device)
         self.state: dict[str, torch.Tensor] = {}
         self._clock = 0
         self._spare = self.make_buffers()  # final_obs and results for calls that do not pass them
@@ -113,7 +120,11 @@ class WarpEnv(TensorEnv):
         check_duration(seconds, self.decision_s, "leave dt out, or set env.decimation")
 
     def before_advance(self) -> None:
-        """Advance the clock, and objects that move independently of the envs."""
+        """Advance the clock, and do other work of the host."""
+
+    def advance(self, programs: Programs) -> None:
+        """Move every env by one decision; work of the device only."""
+        self.launcher.run(programs.advance)
 
     def after_advance(self, programs: Programs) -> None:
         """Prepare the restart of the episodes that ended."""
@@ -166,14 +177,23 @@ class WarpEnv(TensorEnv):
         programs = self._programs(into)
         self.take_action(action)
         self.before_advance()
-        self.launcher.run(programs.advance)
+        self._run(programs, self.advance)
         self._observe_more(programs, True)
         self.after_advance(programs)
-        self._restart_ended(programs)
+        self._run(programs, self.restart_ended)
         self._observe_more(programs, False)
         if before is not None:
             self._guard(before, action, into)
         return into.clone() if out is None else into
+
+    def _run(self, programs: Programs, part: Callable[[Programs], None]) -> None:
+        """Run a part of a step; on a GPU it is captured for each set of the caller's buffers."""
+        if not (self._graphs.enabled and self.captures):
+            return part(programs)
+        name = part.__name__
+        if name not in programs.captured:
+            programs.captured[name] = self._graphs.captured(partial(part, programs))
+        programs.captured[name]()
 
     def _observe_more(self, programs: Programs, is_final: bool) -> None:
         """Call `observe_more`. With `is_final`, before ended episodes restart, also copy their observations to final_obs."""
@@ -194,7 +214,7 @@ class WarpEnv(TensorEnv):
         """Return the env's own buffers, set to zero. Copying them is faster than recording launches for buffers used once."""
         return self._spare.zero_()
 
-    def _restart_ended(self, programs: Programs) -> None:
+    def restart_ended(self, programs: Programs) -> None:
         """Begin the next episode where one ended. On the CPU, thread ranges without an ended episode are skipped."""
         program = programs.restart
         if self.device.type == "cpu":

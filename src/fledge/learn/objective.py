@@ -25,7 +25,7 @@ def objective(
     entropy: Tensor,
     batch: dict[str, Tensor],
     cfg: PPOConfig,
-    entropy_coef: float,
+    entropy_coef: float | Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Return the loss of a minibatch, and its metrics: policy loss, value loss, entropy, KL divergence, clipped share.
 
@@ -53,7 +53,7 @@ class _Objective(torch.autograd.Function):
         old_value: Tensor,
         target: Tensor,
         cfg: PPOConfig,
-        entropy_coef: float,
+        entropy_coef: float | Tensor,
     ) -> tuple[Tensor, Tensor]:
         size = len(log_prob)
         log_ratio = log_prob - old_log_prob
@@ -69,7 +69,7 @@ class _Objective(torch.autograd.Function):
         clipped = ((ratio - 1).abs_() > cfg.clip).float().mean()
         loss = cfg.actor_coef * policy_loss + cfg.value_coef * value_loss - entropy_coef * mean_entropy
         ctx.save_for_backward(policy_slope, value_slope)
-        ctx.entropy_slope = -entropy_coef / size
+        ctx.entropy_slope = -entropy_coef / size  # of a tensor on the GPU, whose value may change between replays
         metrics = torch.stack([policy_loss, value_loss, mean_entropy, kl, clipped])
         ctx.mark_non_differentiable(metrics)
         return loss, metrics

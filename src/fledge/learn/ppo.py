@@ -28,6 +28,7 @@ from fledge.core.errors import ConfigError, NumericsError
 from fledge.core.settings import check_settings, setting
 from fledge.learn.base import Learner, finite_report
 from fledge.learn.flat import FlatParameters, average_over_ranks, copy_optimizer
+from fledge.learn.gradient_steps import GradientSteps
 from fledge.learn.noise_scale import NoiseScale
 from fledge.learn.objective import objective
 from fledge.learn.returns import gae
@@ -135,25 +136,39 @@ class PPO(Learner):
         self.clipped = [self.flat.part(m) for m in (policy.head, policy.critic)] if cfg.clip_heads else None
         device = self.flat.values.device
         self.bf16 = cfg.precision is Precision.bf16 or (cfg.precision is Precision.auto and device.type == "cuda")
-        self.optimizer = torch.optim.Adam([self.flat.values], lr=cfg.lr, eps=cfg.adam_eps, fused=True)
+        self.steps = GradientSteps(device, self._find_gradient, self._apply_gradient)
+        self.lr: float | Tensor = self.steps.variable(cfg.lr)
+        self.entropy_coef: float | Tensor = self.steps.variable(cfg.entropy_coef)
+        self.optimizer = torch.optim.Adam(
+            [self.flat.values], lr=self.lr, eps=cfg.adam_eps, fused=True, capturable=device.type == "cuda"
+        )
+        self.optimizer._warned_capturable_if_run_uncaptured = True  # the first step of a size always is
         self.optimizers = {"policy": self.optimizer}
-        self._sums, self.last_loss = torch.zeros(8, device=device), torch.zeros((), device=device)
-        self._one = torch.ones(1, device=device)
+        self._sums, self._metrics = torch.zeros(8, device=device), torch.ones(8, device=device)
         self.noise_scale, self.splits = NoiseScale(device), False
         """`splits`: measure the noise scale on one rank too, where it costs half a minibatch's gradient now and then."""
         self.schedule(0.0)  # the first rollout needs the exploration spread of the first update
 
     def state_dict(self) -> dict[str, Any]:
-        return {"optimizer": self.optimizer.state_dict(), "noise_scale": self.noise_scale.parts}
+        return {"optimizer": self._plain(self.optimizer.state_dict()), "noise_scale": self.noise_scale.parts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
+        self.steps.forget()  # the optimiser has new tensors
+        group = self.optimizer.param_groups[0]
+        self.rate = float(group["lr"])
+        self.lr = self.steps.variable(self.rate)
+        group.update(lr=self.lr, capturable=self.flat.values.device.type == "cuda")
         if "noise_scale" in state:
             self.noise_scale.parts = state["noise_scale"].to(self.flat.values.device, copy=True)
 
+    def _plain(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return an optimizer's state with the learning rate as a number, also on a GPU, where it is a tensor."""
+        return {**state, "param_groups": [{**group, "lr": self.rate} for group in state["param_groups"]]}
+
     def snapshot(self) -> dict[str, Any]:
         model = {k: v.clone() for k, v in self.policy.state_dict().items()}
-        return {**super().snapshot(), "model": model, "optimizer": copy_optimizer(self.optimizer)}
+        return {**super().snapshot(), "model": model, "optimizer": self._plain(copy_optimizer(self.optimizer))}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.policy.load_state_dict(state["model"])
@@ -167,8 +182,11 @@ class PPO(Learner):
     def schedule(self, progress: float) -> None:
         """Set learning rate, entropy bonus and limit of the standard deviation for `progress`, the share of training done."""
         cfg = self.cfg
-        self.optimizer.param_groups[0]["lr"] = cfg.lr * (1 + (cfg.lr_final_share - 1) * progress)
-        self.entropy_coef = cfg.entropy_coef * (1 + (cfg.entropy_final_share - 1) * progress)
+        self.rate = cfg.lr * (1 + (cfg.lr_final_share - 1) * progress)
+        self.lr = self.steps.variable(self.rate, self.lr)
+        self.optimizer.param_groups[0]["lr"] = self.lr
+        entropy_coef = cfg.entropy_coef * (1 + (cfg.entropy_final_share - 1) * progress)
+        self.entropy_coef = self.steps.variable(entropy_coef, self.entropy_coef)
         self.policy.head.limit_spread(cfg.log_std_max + (cfg.log_std_max_final - cfg.log_std_max) * progress)
 
     def update(self, rollout: TensorDictBase, progress: float = 0.0) -> dict[str, float]:
@@ -289,12 +307,9 @@ class PPO(Learner):
         """Make a gradient step; for the noise scale, compare it with this rank's gradient (`measures`) or that of `half`."""
         grads = self.flat.grads
         if half is not None:
-            self.flat.zero_grad()
-            self.losses(half)[0].backward()
+            self.steps.find(half)
             first = grads.clone()
-        self.flat.zero_grad()
-        loss, parts = self.losses(batch)
-        loss.backward()
+        self.steps.find(batch)
         if half is not None:
             other = torch.sub(2 * grads, first)  # of the other half
             self.noise_scale.add((first.dot(first) + other.dot(other)) / 2, grads.dot(grads))
@@ -302,10 +317,19 @@ class PPO(Learner):
         self.flat.average_grads(self.ranks)
         if own is not None:
             self.noise_scale.add(own, grads.dot(grads))
-        norm = self.flat.clip_grad_norm(self.cfg.max_grad_norm, self.clipped)
+        self.steps.apply()
+
+    def _find_gradient(self, batch: dict[str, Tensor]) -> None:
+        self.flat.zero_grad()
+        loss, parts = self.losses(batch)
+        loss.backward()
+        self._metrics[:5].copy_(parts)
+        self._metrics[6].copy_(loss.detach())
+
+    def _apply_gradient(self) -> None:
+        self._metrics[5].copy_(self.flat.clip_grad_norm(self.cfg.max_grad_norm, self.clipped))
         self.optimizer.step()
-        self.last_loss = loss.detach()
-        self._sums += torch.cat([parts, torch.stack([norm, self.last_loss]), self._one])
+        self._sums += self._metrics
 
     def _report(self) -> dict[str, float]:
         """Return the mean of each metric that `_step` summed; raise NumericsError if one is not finite.
@@ -317,4 +341,4 @@ class PPO(Learner):
         report = finite_report((*names, "ppo/noise_scale"), values)
         if not report["ppo/noise_scale"]:  # unknown
             del report["ppo/noise_scale"]
-        return report | {"lr": self.optimizer.param_groups[0]["lr"]}
+        return report | {"lr": self.rate}

@@ -23,7 +23,7 @@ SPEED = 400.0  # m/s, unit of observed speeds
 class ManualResetDuels(AircombatEnv):
     """AircombatEnv without auto-reset: a fight that ended does not change until it is reset."""
 
-    def _restart_ended(self, programs: Programs) -> None:
+    def restart_ended(self, programs: Programs) -> None:
         self._keep_seen(programs)
 
     @property

@@ -19,7 +19,7 @@ from fledge.core.errors import InputError
 from fledge.core.random import split_seed
 from fledge.core.settings import check_settings
 from fledge.core.specs import ActionSpec, TensorSpec
-from fledge.envs.base import Action, TensorEnv
+from fledge.envs.base import Action, TensorEnv, make_action_buffer, write_action
 from fledge.envs.launch import Call
 from fledge.envs.opponent_wrapper import OpponentWrapper
 from fledge.envs.reward_wrapper import call_reward, check_reward
@@ -38,7 +38,7 @@ from fledge.tasks.aircombat.physics.structs import (
     Timing,
     physics_of,
 )
-from fledge.tasks.aircombat.rewards import create_reward
+from fledge.tasks.aircombat.rewards import create_reward, is_built_in
 from fledge.tasks.aircombat.spacetime.observe import observe_spacetime
 from fledge.tasks.aircombat.spacetime.store import load_table
 
@@ -93,7 +93,10 @@ class AircombatEnv(WarpEnv):
             "throttle": torch.ones(self.num_envs, device=self.device),
             "fire": torch.zeros(self.num_envs, dtype=torch.int32, device=self.device),
         }
-        self._action: Action = {}
+        self._action: Action = make_action_buffer(self.action_spec, (self.num_envs,), self.device)
+        self._rudders = torch.tensor(RUDDERS, device=self.device)
+        self._fired_before = self.state["fired"].clone()
+        self.captures = is_built_in(self.reward)
         # observations before the step, for rewards that read them
         self._seen = dict(self.make_buffers()["obs"].items()) if self.reward.looks_back else {}
 
@@ -128,18 +131,34 @@ class AircombatEnv(WarpEnv):
         self._duration = seconds
 
     def take_action(self, action: Action) -> None:
-        self._action = action
+        if self._graphs.enabled and self.captures:
+            write_action(self._action, action)  # graphs read it there
+        else:
+            self._action = action
+
+    def _set_controls(self) -> None:
+        action: Any = self._action
         if isinstance(action, torch.Tensor):
-            rudder = torch.tensor(RUDDERS, device=self.device)[action.long() // 2]
+            rudder = self._rudders[action.long() // 2]
             action = {"rudder": rudder, "throttle": torch.ones_like(rudder), "fire": action % 2}
         for name, place in self._controls.items():
             place.copy_(action[name])
 
     def before_advance(self) -> None:
         self._clock += 1
-        self._fired_before = self.state["fired"].clone()
+
+    def advance(self, programs: Programs) -> None:
+        self._set_controls()
+        self._fired_before.copy_(self.state["fired"])
+        super().advance(programs)
+        if self.captures:
+            self._pay(programs)
 
     def after_advance(self, programs: Programs) -> None:
+        if not self.captures:
+            self._pay(programs)
+
+    def _pay(self, programs: Programs) -> None:
         """Compute the rewards of the step, before the next fights start."""
         tensors = programs.tensors
         after = {name: tensors[("obs", name)] for name in self.observation_spec}
@@ -159,8 +178,8 @@ class AircombatEnv(WarpEnv):
         self.state["episode_return"].masked_fill_(done, 0.0)
         self.reward.reset(done)
 
-    def _restart_ended(self, programs: Programs) -> None:
-        super()._restart_ended(programs)
+    def restart_ended(self, programs: Programs) -> None:
+        super().restart_ended(programs)
         self._keep_seen(programs)
 
     def _keep_seen(self, programs: Programs) -> None:

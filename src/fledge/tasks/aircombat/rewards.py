@@ -188,6 +188,13 @@ class SumReward(BaseReward):
         return self
 
 
+def is_built_in(reward: BaseReward) -> bool:
+    """Return whether a reward consists of `TERMS` only, which keep no state and run as they are in a CUDA graph."""
+    if isinstance(reward, SumReward):
+        return all(is_built_in(term) for _, term in reward.terms)
+    return type(reward) in TERMS.values()
+
+
 def create_reward(name: str = "win_loss", device: str | torch.device = "cpu", **options: Any) -> BaseReward:
     """Create a reward by its name, `module:Class` or `file.py:Class`, or as a sum such as `win_loss+0.5*shaped`.
 

@@ -113,6 +113,7 @@ class NavigationEnv(WarpEnv):
                 args = [self.bank.maps.clock, self.faults, self.bank.maps.crowd]
                 crowd.append(Call(perception.remember_crowd, args, cfg.moving_obstacles))
         self.external = ExternalFlight(cfg, self.state) if cfg.dynamics in SIMULATED else None
+        self.captures = self.external is None
         self.trail = self.external.trail if self.external else no_trail(self.device)
         if self.external is not None:
             args = [self.params, wp.from_torch(self._action), self.drones, self.external.commands_array]
@@ -144,15 +145,18 @@ class NavigationEnv(WarpEnv):
 
     def before_advance(self) -> None:
         self.bank.before_step(self._clock)
+        self._clock += self.cfg.decimation
+
+    def advance(self, programs: Programs) -> None:
         if self._crowd:
             self.launcher.run(self._crowd)
         # From here on the clock belongs to the new state. Sensor noise and the choice of maps depend on it, so that a
         # masked reset after this step observes the other drones exactly as the step did.
         self.launcher.run(self._tick)
-        self._clock += self.cfg.decimation
         if self.external is not None:
             self.launcher.run(self._command)
             self.external.fly()
+        super().advance(programs)
 
     def after_advance(self, programs: Programs) -> None:
         if self.cfg.fresh_maps:
