@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup shell check docs browser services test test-all bench soak demo format clean
+.PHONY: help setup shell check docs browser services test test-all test-gpu bench soak demo format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-10s %s\n' "$$name" "$$text"; done
@@ -66,6 +66,11 @@ test: setup  ## the tests, without the slow ones
 
 test-all: setup  ## all tests that need no GPU
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not gpu"
+
+test-gpu: setup  ## the tests that need an NVIDIA GPU, and its speed: gpu.json, which you can send us
+	CUBLAS_WORKSPACE_CONFIG=:4096:8 $(BIN)/python -m pytest -m gpu tests/gpu
+	$(BIN)/python -m tests.gpu.speed > gpu.json
+	@echo "gpu.json has the speed of this GPU"
 
 bench: setup  ## simulation speed beside its baselines; more with `python -m benchmarks`
 	$(BIN)/python -m benchmarks sim

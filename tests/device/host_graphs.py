@@ -1,9 +1,10 @@
 """CUDA graphs on the device without a GPU (`host_cuda`): record what a capture issues, and replay it.
 
-A capture runs the operators and Warp launches to know their results' shapes, and then undoes them, as a GPU only records: every
-tensor written, and the random generators, are restored, and memory that the capture allocated is filled with NaN. A replay runs
-the recorded operators again on the recorded tensors, draws new random numbers, and fills the graph's own memory with NaN again.
-So a value that Python computed during the capture stays as it was then, and whoever reads the graph's memory later reads NaN.
+A capture runs the operators and Warp launches to know their results' shapes, and then undoes them, as a GPU only records:
+every tensor written, and the random generators, are restored, and memory that the capture allocated is filled with NaN. A
+replay runs the recorded operators again on the recorded tensors, draws new random numbers, and fills the graph's own memory
+with NaN again. So a value that Python computed during the capture stays as it was then, and reading the graph's memory later
+gives NaN.
 
 Not allowed in a capture, as on CUDA: waiting for the device, copies through memory that is not pinned, generators that are not
 registered, and Warp launches on another stream than the one that is captured.
@@ -175,9 +176,9 @@ class Recorder(TorchDispatchMode):
             host = args[1] if args[0].is_cuda else args[0]
             if not host.is_pinned():
                 forbid("a copy from or to memory that is not pinned")
-        if name == "aten::_to_copy" and kwargs.get("device") is not None:
-            if torch.device(kwargs["device"]).type != args[0].device.type:
-                forbid("a copy to another device")
+        target = kwargs.get("device")
+        if name == "aten::_to_copy" and target is not None and torch.device(target).type != args[0].device.type:
+            forbid("a copy to another device")
 
 
 def _bytes(tensor: Any) -> torch.Tensor:
@@ -200,7 +201,8 @@ def launched(command: Any, stream: Any) -> None:
     capturing = active.get(threading.get_ident())
     if capturing is None:
         return
-    assert stream is capturing.stream, f"{command.name} is not launched on the captured stream, at {host_cuda.place()}"
+    if stream is not capturing.stream:
+        forbid(f"{command.name} on another stream than the captured one")
     for array in _arrays((*command.values[0], *command.values[1])):
         if array.ptr and array.size:
             key = array.ptr

@@ -52,7 +52,7 @@ def make_run(name: str, device: str, more: list[str] | None = None) -> Any:
     torch.manual_seed(0)
     task = find_task(task_name)
     cfg = make_config(
-        task, preset, [*settings, *(more or []), "env.num_envs=64", "total_frames=100000", f"device={device}"]
+        task, preset, ["total_frames=100000", *settings, *(more or []), "env.num_envs=64", f"device={device}"]
     )
     return TrainingState(cfg, Ranks(), task)
 

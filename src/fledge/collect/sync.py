@@ -91,7 +91,8 @@ class SyncDataCollector(Collector):
         self._rollouts = [self._allocate()]
         device = self.env.device
         self._scale = torch.zeros(1, device=device), torch.ones(1, device=device)  # mean and deviation of values
-        self._graphs, self._decisions, self._acts_at = CudaGraphs(device), dict[Any, Function](), ()
+        self._graphs, self._decisions = CudaGraphs(device), dict[Any, Function]()
+        self._captured_with: Any = None  # where the policy's tensors were
 
     def _check_envs(self) -> None:
         if not self.envs:
@@ -180,8 +181,8 @@ class SyncDataCollector(Collector):
         """Drop the graphs of decisions if the policy has moved in memory."""
         if self._graphs.enabled:
             found = addresses([*self.policy.parameters(), *self.policy.buffers()]), self.policy.training
-            if found != self._acts_at:
-                self._decisions, self._acts_at = {}, found
+            if found != self._captured_with:
+                self._decisions, self._captured_with = {}, found
 
     def _captured(self, env_slice: EnvSlice, rows: list[Slot], t: int, mean: bool) -> Function:
         key = self._current, env_slice.columns.start, t, mean

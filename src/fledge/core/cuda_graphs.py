@@ -7,7 +7,8 @@
 A captured function takes and returns nothing. It must
 - read and write only tensors that stay at their addresses, and keep no other tensor for later: memory that it allocates
   belongs to the graph, and the next replay overwrites it;
-- read values that change (learning rates, masks, counters) from tensors of the device: Python runs only in the first two calls;
+- read values that change (learning rates, masks, counters) from tensors of the device, as Python runs in the first two calls
+  only;
 - not wait for the device, and launch all its work on torch's current stream.
 
 Random numbers follow torch's generators, as without a graph: a replay draws the next numbers of the default generator and of
@@ -55,7 +56,7 @@ class CudaGraphs:
             self._pool, self._stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(self.device)
         current, graph = torch.cuda.current_stream(self.device), torch.cuda.CUDAGraph()
         for generator in self.generators:
-            graph.register_generator_state(generator)  # type: ignore[attr-defined]
+            graph.register_generator_state(generator)
         self._stream.wait_stream(current)
         collects = gc.isenabled()
         gc.disable()  # freeing another graph during a capture is an error

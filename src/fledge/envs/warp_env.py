@@ -48,7 +48,7 @@ class Programs:
     restart: Program  # begin the next episode where one ended, and observe it
     observe: Program  # observe every env
 
-    captured: dict[str, Function] = field(default_factory=dict)  # parts of a step, captured as CUDA graphs
+    captured: dict[str, Function] = field(default_factory=dict, init=False)  # parts of a step, as CUDA graphs
 
     def ended(self) -> torch.Tensor:
         return self.tensors[("terminated",)] | self.tensors[("truncated",)]

@@ -303,6 +303,11 @@ class PPO(Learner):
         log_prob, entropy = self.policy.head.evaluate(params, batch["raw_action"])
         return objective(log_prob, value, entropy, batch, self.cfg, self.entropy_coef)
 
+    @property
+    def last_loss(self) -> Tensor:
+        """Loss of the last minibatch."""
+        return self._metrics[6]
+
     def _step(self, batch: dict[str, Tensor], measures: bool = False, half: dict[str, Tensor] | None = None) -> None:
         """Make a gradient step; for the noise scale, compare it with this rank's gradient (`measures`) or that of `half`."""
         grads = self.flat.grads

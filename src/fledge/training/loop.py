@@ -60,7 +60,8 @@ def train(
     try:
         with contextlib.ExitStack() as until_return:
             stopped = (signals or until_return).enter_context(stop_on_signals(quiet or not ranks.is_first))
-            monitor, metrics = PerformanceMonitor(), dict[str, float]()
+            monitor = PerformanceMonitor(cuda=run.device != "cpu")  # there the host is done before the device is
+            metrics = dict[str, float]()
             failed: Exception | None = None  # an evaluation: the run stops as if told to, so that it is saved
             auto = AutoSizes(run, folder, outputs.begin if outputs else lambda text: None) if cfg.auto else None
             while not run.at_stop:
