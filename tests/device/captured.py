@@ -140,7 +140,29 @@ def check_stand_in() -> dict[str, Any]:
     return found
 
 
+def check_features() -> dict[str, Any]:
+    """Return the largest difference of the fused features from those in torch, for scans of two ranges."""
+
+    from fledge.tasks.navigation.networks import feature_kernel, feature_policy
+
+    found: dict[str, Any] = {}
+    for range_m, rays in ((4.0, (36, 4)), (8.0, (20, 1))):
+        obs = feature_policy.example_flight(500, rays, range_m, seed=3)
+        plain = feature_policy.navigation_features(obs, range_m)
+        there = {name: value.to("cuda") for name, value in obs.items()}
+        assert feature_kernel.is_fused(there)
+        assert not feature_kernel.is_fused(obs)
+        fused = feature_policy.navigation_features(there, range_m).cpu()
+        found[f"{range_m:g} m"] = float(((fused - plain).abs() / (1 + plain.abs())).max())
+        there["state"].requires_grad_()
+        found[f"{range_m:g} m, with gradient"] = not feature_kernel.is_fused(there)
+    return found
+
+
+CHECKS = {"stand_in": check_stand_in, "features": check_features}
+
 if __name__ == "__main__":
     host_cuda.start()
     for scenario in sys.argv[1:]:
-        print(json.dumps({scenario: check_stand_in() if scenario == "stand_in" else compare(scenario)}), flush=True)
+        found = CHECKS[scenario]() if scenario in CHECKS else compare(scenario)
+        print(json.dumps({scenario: found}), flush=True)

@@ -55,6 +55,14 @@ def test_a_captured_training_equals_another_bit_for_bit_also_when_resumed(name: 
         assert found[part]["replays"] > 50
 
 
+def test_the_fused_features_equal_those_in_torch() -> None:
+    found = run("features")["features"]
+    assert found.pop("4 m, with gradient")
+    assert found.pop("8 m, with gradient")
+    assert found
+    assert max(found.values()) < 2e-6
+
+
 def test_the_stand_in_shows_what_would_fail_on_a_gpu() -> None:
     found = run("stand_in")["stand_in"]
     assert found["a value of Python stays"] == [1.0, 2.0, 2.0, 2.0, 2.0], "the second call is captured with its 2"

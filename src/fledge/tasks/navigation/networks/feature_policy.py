@@ -214,6 +214,11 @@ def num_features(beams: int, obstacles: int = NEAREST) -> int:
 
 def navigation_features(obs: Mapping[str, Tensor], range_m: float = 4.0) -> Tensor:
     """Return [B, F] float32 features of a batch of navigation observations."""
+    if obs["state"].is_cuda:
+        from fledge.tasks.navigation.networks.feature_kernel import fused_features, is_fused
+
+        if is_fused(obs):
+            return fused_features(obs, range_m)
     velocity = obs["state"][:, STATE["velocity"]]
     distance = (range_m - obs["lidar"].flatten(1)).clamp(min=0.1)
     beams = (range_m / distance).log() * (1.0 / math.log(range_m / RADIUS_M))
