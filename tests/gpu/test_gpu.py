@@ -1,4 +1,4 @@
-"""What only a GPU can show: it computes what a CPU does, also with graphs, on other streams, while saving, and with others."""
+"""The GPU computes what a CPU does, also with graphs, on other streams, while a checkpoint is saved, and with other GPUs."""
 
 from __future__ import annotations
 

@@ -81,6 +81,9 @@ class ActorCritic(BaseAgent):
     head: Head
     critic: nn.Linear
     inputs: int
+    captures: bool = False
+    """Whether `encode`, `step` and `head` may be captured as CUDA graphs (`core.cuda_graphs`): they read what changes from
+    tensors, and nothing that Python computes. A network of your own runs uncaptured unless it sets this."""
     _hidden: Tensor | None = None  # state of `act`, [num_envs, H]; None: all episodes begin
 
     def __init__(self) -> None:
@@ -202,6 +205,8 @@ class MLPActorCritic(ActorCritic):
         beta: Use Beta instead of normal distributions for actions with bounds.
         gru_size: Width of a memory that both MLPs read; 0: none.
     """
+
+    captures = True
 
     def __init__(
         self,

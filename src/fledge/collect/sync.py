@@ -91,7 +91,7 @@ class SyncDataCollector(Collector):
         self._rollouts = [self._allocate()]
         device = self.env.device
         self._scale = torch.zeros(1, device=device), torch.ones(1, device=device)  # mean and deviation of values
-        self._graphs, self._decisions = CudaGraphs(device), dict[Any, Function]()
+        self._graphs, self._decisions = CudaGraphs(device, allowed=policy.captures), dict[Any, Function]()
         self._captured_with: Any = None  # where the policy's tensors were
 
     def _check_envs(self) -> None:
@@ -137,7 +137,7 @@ class SyncDataCollector(Collector):
     def draw_from(self, generator: torch.Generator) -> None:
         """Sample actions from `generator` instead of torch's global one; its state becomes part of `state_dict`."""
         self.generator, self._rng_scope = generator, RngScope(generator)
-        self._graphs, self._decisions = CudaGraphs(self.env.device, [generator]), {}
+        self._graphs, self._decisions = CudaGraphs(self.env.device, [generator], self.policy.captures), {}
 
     @torch.no_grad()
     def rollout(self, prepare: Prepare | None = None) -> TensorDict:

@@ -38,11 +38,15 @@ class CudaGraphs:
 
     Args:
         generators: Random generators that the functions draw from, besides torch's default one.
+        allowed: Whether the functions keep to what the module's docstring says; if not, they run as they are.
     """
 
-    def __init__(self, device: torch.device | str, generators: Iterable[torch.Generator] = ()) -> None:
+    def __init__(
+        self, device: torch.device | str, generators: Iterable[torch.Generator] = (), allowed: bool = True
+    ) -> None:
         self.device, self.generators = torch.device(device), list(generators)
-        self.enabled = self.device.type == "cuda" and os.environ.get("FLEDGE_CUDA_GRAPHS", "1") != "0"
+        switched_on = os.environ.get("FLEDGE_CUDA_GRAPHS", "1") != "0"
+        self.enabled = allowed and switched_on and self.device.type == "cuda"
         self._pool: Any = None
         self._stream: Any = None
 

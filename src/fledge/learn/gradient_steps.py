@@ -24,10 +24,12 @@ Batch = dict[str, Tensor]
 
 
 class GradientSteps:
-    """Runs a learner's functions `find` and `apply`."""
+    """Runs a learner's functions `find` and `apply`; `allowed` as in CudaGraphs."""
 
-    def __init__(self, device: torch.device, find: Callable[[Batch], None], apply: Function) -> None:
-        self.graphs = CudaGraphs(device)
+    def __init__(
+        self, device: torch.device, find: Callable[[Batch], None], apply: Function, allowed: bool = True
+    ) -> None:
+        self.graphs = CudaGraphs(device, allowed=allowed)
         self._find, self._apply = find, apply
         self._by_size: OrderedDict[tuple[torch.Size, ...], tuple[Batch, Function]] = OrderedDict()
         self.forget()

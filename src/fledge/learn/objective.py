@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 if TYPE_CHECKING:
-    from fledge.learn.ppo import PPOConfig
+    from fledge.learn.ppo_config import PPOConfig
 
 
 def objective(

@@ -61,6 +61,8 @@ class DuelPolicy(ActorCritic):
         gru_size: Width of the policy's memory; 0: none.
     """
 
+    captures = True
+
     def __init__(
         self,
         slots: int,

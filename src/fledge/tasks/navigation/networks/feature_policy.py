@@ -88,7 +88,7 @@ class FeaturePolicy(ActorCritic):
         sectors: Reduces the scan to `lidar_shape` and `range_m`; None: the network reads every ray.
     """
 
-    observes = READ
+    observes, captures = READ, True
 
     def __init__(
         self,

@@ -129,7 +129,7 @@ class NavRLActorCritic(ActorCritic):
     """
 
     inputs = sum(WIDTHS)
-    observes = READ
+    observes, captures = READ, True
 
     def __init__(self) -> None:
         super().__init__()
