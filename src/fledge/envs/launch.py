@@ -57,7 +57,7 @@ class Launcher:
 
     def run(self, program: Program) -> None:
         """Run a program. On the CPU, return when it is complete; on CUDA, return when it is queued on torch's stream."""
-        stream = wp.stream_from_torch(torch.cuda.current_stream()) if self.device.is_cuda else None
+        stream = wp.stream_from_torch(torch.cuda.current_stream(self.device.ordinal)) if self.device.is_cuda else None
 
         def launch_all(launches: Sequence[Any]) -> None:
             for launch in launches:
