@@ -16,9 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, TypeVar
 
@@ -26,32 +24,17 @@ import torch
 import warp as wp
 from tensordict import TensorDict, TensorDictBase
 
-from fledge.core.cuda_graphs import CudaGraphs, Function
+from fledge.core.cuda_graphs import CudaGraphs
 from fledge.core.errors import InputError, MemoryBudgetError, NumericsError
 from fledge.core.machine import available_bytes, default_threads, pick_device
 from fledge.core.settings import refuse_code
 from fledge.envs.base import Action, TensorEnv, check_begun, check_duration, clear_results
 from fledge.envs.launch import Call, Launcher, Program
 from fledge.envs.nan_dump import load_dump, save_dump
+from fledge.envs.programs import Programs, Tensors
 
 MAX_BINDINGS = 1024  # sets of caller's buffers whose launches are kept
-Tensors = dict[tuple[str, ...], torch.Tensor]  # buffers by path
 W = TypeVar("W", bound="WarpEnv")
-
-
-@dataclass
-class Programs:
-    """Recorded launches that write to one set of buffers. Keeps the buffers alive, so that their addresses stay valid."""
-
-    tensors: Tensors
-    advance: Program  # move every env by one decision, and write the results
-    restart: Program  # begin the next episode where one ended, and observe it
-    observe: Program  # observe every env
-
-    captured: dict[str, Function] = field(default_factory=dict, init=False)  # parts of a step, as CUDA graphs
-
-    def ended(self) -> torch.Tensor:
-        return self.tensors[("terminated",)] | self.tensors[("truncated",)]
 
 
 class WarpEnv(TensorEnv):
@@ -175,25 +158,17 @@ class WarpEnv(TensorEnv):
         before = self.state_dict() if self.cfg.nan_guard else None
         into = self._scratch() if out is None else out
         programs = self._programs(into)
+        graphs = self._graphs if self.captures else None
         self.take_action(action)
         self.before_advance()
-        self._run(programs, self.advance)
+        programs.run(self.advance, graphs)
         self._observe_more(programs, True)
         self.after_advance(programs)
-        self._run(programs, self.restart_ended)
+        programs.run(self.restart_ended, graphs)
         self._observe_more(programs, False)
         if before is not None:
             self._guard(before, action, into)
         return into.clone() if out is None else into
-
-    def _run(self, programs: Programs, part: Callable[[Programs], None]) -> None:
-        """Run a part of a step; on a GPU it is captured for each set of the caller's buffers."""
-        if not (self._graphs.enabled and self.captures):
-            return part(programs)
-        name = part.__name__
-        if name not in programs.captured:
-            programs.captured[name] = self._graphs.captured(partial(part, programs))
-        programs.captured[name]()
 
     def _observe_more(self, programs: Programs, is_final: bool) -> None:
         """Call `observe_more`. With `is_final`, before ended episodes restart, also copy their observations to final_obs."""
