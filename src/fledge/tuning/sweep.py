@@ -129,9 +129,8 @@ def open_sweep(folder: Path, task: Task | None, words: Sequence[str], options: M
         if task is None:
             raise ConfigError(f"{folder} holds no sweep to join: name a task and ranges for a new one.")
         sweep = Sweep(folder, task, list(words), **options)
-        if folder.is_dir() and (
-            other := sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
-        ):
+        other = sorted(path.name for path in folder.glob("[!.]*")) if folder.is_dir() else []
+        if other and not (folder / FILE).exists():  # looked at again: another worker may have just created the sweep
             raise ConfigError(
                 f"{folder} holds other files, such as {other[0]}, and no sweep: choose a new or empty folder."
             )
