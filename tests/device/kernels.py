@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
+import re
 import struct
 import sys
 import tempfile
@@ -54,7 +55,7 @@ def compile_module(module: Any, arch: int) -> dict[str, dict[str, int]]:
     needs = resources(cubin)
     found = {}
     for key in module.kernels:
-        names = [name for name in needs if name.startswith(f"{key}_") and name.endswith("_cuda_kernel_forward")]
+        names = [name for name in needs if re.fullmatch(rf"{key}_[0-9a-f]+_cuda_kernel_forward", name)]
         assert len(names) == 1, f"{key} is not in the machine code of {module.name}: {sorted(needs)}"
         found[key] = needs[names[0]]
     return found
@@ -116,11 +117,19 @@ def growth(found: dict[str, dict[str, int]], table: dict[str, dict[str, int]]) -
     return sorted(wrong)
 
 
+def as_text(table: dict[str, dict[str, dict[str, int]]]) -> str:
+    """Return the table as JSON with a line for each kernel."""
+    archs = []
+    for arch, needs in table.items():
+        lines = [f'  "{name}": {json.dumps(needs[name])}' for name in sorted(needs)]
+        archs.append(f' "{arch}": {{\n' + ",\n".join(lines) + "\n }")
+    return "{\n" + ",\n".join(archs) + "\n}\n"
+
+
 if __name__ == "__main__":
     words = sys.argv[1:]
     measured = measure(tuple(int(word) for word in words if word.isdigit()) or ARCHS)
     if "--write" in words:
         kept = json.loads(TABLE.read_text()) if TABLE.exists() else {}
-        lines = {arch: dict(sorted(kernels.items())) for arch, kernels in (kept | measured).items()}
-        TABLE.write_text(json.dumps(lines, indent=1) + "\n")
+        TABLE.write_text(as_text(kept | measured))
     print(json.dumps(measured, indent=1))

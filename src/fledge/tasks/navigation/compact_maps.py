@@ -19,6 +19,7 @@ import warp as wp
 from torch import Tensor
 
 from fledge.core.errors import InputError
+from fledge.envs.streams import on_torch_stream
 from fledge.tasks.navigation.planner.local_map import LocalMap, block, cell, draw_hits
 
 BAND_BITS = 0xFFFF  # ring 0 of a cell's first word: the height bands of hits in this cell
@@ -91,5 +92,6 @@ def _draw(name: str, saved: Mapping[str, Tensor], words: Tensor, local_map: Loca
     m.size, m.stencils = local_map.size, local_map.stencils
     m.cells, m.blocks = (wp.from_torch(words.unflatten(1, (-1, kind._length_)), dtype=kind) for kind in (cell, block))
     arrays = [wp.from_torch(t) for t in (first, at, value[:, 0].contiguous())]
-    wp.launch(draw_hits, len(words), [m, *arrays], device=str(words.device))
+    with on_torch_stream(words.device):
+        wp.launch(draw_hits, len(words), [m, *arrays], device=str(words.device))
     return words

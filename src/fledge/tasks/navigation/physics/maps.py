@@ -20,6 +20,7 @@ from fledge.core.errors import ConfigError, InputError, MemoryBudgetError
 from fledge.core.machine import available_bytes
 from fledge.core.random import derive_seed, split_seed
 from fledge.envs.launch import Call, Launcher
+from fledge.envs.streams import on_torch_stream
 from fledge.tasks.navigation.config import Layout, Movers, NavigationConfig
 from fledge.tasks.navigation.physics.arena import ROWS, SIDES, place_arena
 from fledge.tasks.navigation.physics.columns import BUCKETS, Columns
@@ -180,7 +181,8 @@ class MapBank:
         if len(slots):
             shards = self.launcher.shards(len(slots))
             build = self._build_on_this_thread
-            self.launcher.run_tasks([functools.partial(build, slots[a : a + n], crowd) for a, n in shards])
+            with on_torch_stream(self.device):
+                self.launcher.run_tasks([functools.partial(build, slots[a : a + n], crowd) for a, n in shards])
 
     def _build_on_this_thread(self, slots: np.ndarray, crowd: bool) -> None:
         device, n, num_boxes, maps = str(self.device), len(slots), self.cfg.static_obstacles, self.maps
@@ -229,7 +231,7 @@ class MapBank:
             self._pending = self.launcher.run_in_background(lambda: self._build_on_this_thread(slot, crowd=True))
             return
         self._side.wait_stream(torch.cuda.current_stream(self.device))  # its slot is no longer read, its key is written
-        with torch.cuda.stream(self._side), wp.ScopedStream(wp.stream_from_torch(self._side), sync_enter=False):
+        with torch.cuda.stream(self._side), on_torch_stream(self.device):
             self._build_on_this_thread(slot, crowd=True)
             self._pending = self._side.record_event()
 
